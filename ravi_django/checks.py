@@ -27,9 +27,10 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "ON_BUSY": ("ravi.E034", "enqueue", "steer", "interrupt", "reject"),
     "FAIR_BY": ("ravi.E033", "owner", "tenant", None),
     "ON_USER_DELETE": ("ravi.E032", "erase", "anonymize", "keep"),
+    "FOUR_EYES": ("ravi.E014", True, False),
 }
-_MAY_BE_0 = ("DRAIN_S", "PRIORITY_HEAD_START_S", "RETRY_BASE_S", "SOURCE_GAP_S", "STREAM_FLUSH_S", "MAX_DEPTH")
-_NUMBERS = {name for name, one in DEFAULTS.items() if type(one) in (int, float)} - {"EVENT_MAXLEN", "REQUEST_LINK_S"}
+_MAY_BE_0 = ("DRAIN_S", "RETRY_BASE_S", "MAX_DEPTH")
+_NUMBERS = sorted(name for name, default in DEFAULTS.items() if type(default) in (int, float))
 
 
 def _wrong(name: str, hint: str, id: str, fault: str = "") -> CheckMessage:
@@ -40,8 +41,8 @@ def _each(name: str, faults: Iterable[str], hint: str, id: str) -> list[CheckMes
     return [Error(f"RAVI[{name!r}]{fault}{'' if fault[-1:] == '?' else '.'}", hint=hint, id=id) for fault in faults]
 
 
-def _is_above_0(value: Any, kinds: Any = (int, float)) -> bool:
-    return not isinstance(value, bool) and isinstance(value, kinds) and value > 0
+def _is_above_0(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and value > 0
 
 
 @register("ravi")
@@ -70,7 +71,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     ]
     for name, (id, *values) in _CHOICES.items():
         if getattr(conf, name) not in values:
-            quoted = [f'"{value}"' if value else "None" for value in values]
+            quoted = [f'"{value}"' if isinstance(value, str) else f"{value}" for value in values]
             found.append(_wrong(name, f"Use {' or '.join(quoted)}.", id))
     try:
         retention()
@@ -109,7 +110,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
 
 def _numbers() -> list[CheckMessage]:
     found: list[CheckMessage] = []
-    for name in sorted(_NUMBERS):
+    for name in _NUMBERS:
         value, least = getattr(conf, name), "of 0 or more" if name in _MAY_BE_0 else "above 0"
         if not (_is_above_0(value) or (value == 0 and name in _MAY_BE_0)):
             found.append(_wrong(name, f"A number {least}; the default is {DEFAULTS[name]:g}.", "ravi.E009"))
@@ -148,8 +149,6 @@ def _people() -> list[CheckMessage]:
         if why or (hook is not None and not callable(hook)):
             hint = f'{name} = "mysite.people.{name.lower()}": the dotted path of a function {takes}; or None.'
             found.append(_wrong(name, hint, "ravi.E013", why))
-    if not isinstance(conf.FOUR_EYES, bool):
-        found.append(_wrong("FOUR_EYES", "True or False.", "ravi.E014"))
     return found
 
 
@@ -208,14 +207,11 @@ def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
     from ravi_django.runtime.people import mail
 
     given = conf.REQUEST_EMAIL
-    found: list[CheckMessage] = []
-    if not _is_above_0(conf.REQUEST_LINK_S):
-        found.append(_wrong("REQUEST_LINK_S", "Seconds, above 0.", "ravi.E015"))
     if given is None:
-        return found
+        return []
     if not isinstance(given, str) or not _is_site(given):
         hint = 'REQUEST_EMAIL = "https://example.com": the address of this site; None sends no e-mails.'
-        return [*found, _wrong("REQUEST_EMAIL", hint, "ravi.E015")]
+        return [_wrong("REQUEST_EMAIL", hint, "ravi.E015")]
     try:
         mail.path_to("request-list")
     except NoReverseMatch:
@@ -223,8 +219,8 @@ def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
         hint = (
             'path("ravi/", include("ravi_django.urls")) in ROOT_URLCONF. Arguments of its prefix: RAVI[\'URL_KWARGS\'].'
         )
-        found.append(Warning(text, hint=hint, id="ravi.W006"))
-    return found
+        return [Warning(text, hint=hint, id="ravi.W006")]
+    return []
 
 
 def _is_site(address: str) -> bool:
@@ -240,18 +236,15 @@ def check_event_bus(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
     from ravi_django.runtime.events import relay
 
     given = conf.EVENT_BUS
-    found: list[CheckMessage] = []
     known = isinstance(given, str) and (given in ("auto", "memory") or given.startswith(_SERVERS))
     if given is not None and not known:
         hint = 'None writes no events; "auto" is the Redis of the streams, "memory" this process, or an address such as'
         return [_wrong("EVENT_BUS", f"{hint} redis://host:6379/0", "ravi.E020")]
-    if not _is_above_0(conf.EVENT_MAXLEN, int):
-        found.append(_wrong("EVENT_MAXLEN", "The number of events that a topic keeps, above 0.", "ravi.E020"))
     if given is not None and conf.ENGINE == "celery" and relay.address() == relay.MEMORY:
         text = "The event bus is in this process only: events of other processes are not received here."
         hint = 'RAVI[\'EVENT_BUS\'] = "redis://host:6379/0", or "auto" if the streams have a Redis.'
-        found.append(Warning(text, hint=hint, id="ravi.W020"))
-    return found
+        return [Warning(text, hint=hint, id="ravi.W020")]
+    return []
 
 
 _SERVERS = ("redis://", "rediss://", "unix://")

@@ -33,8 +33,6 @@ DEFAULTS: dict[str, Any] = {
     "MAX_RUNS": 500,
     # Bytes that its model calls and the bodies of its requests hold at once.
     "PROCESS_BYTES": 256 * 1024 * 1024,
-    # Seconds by which a run precedes one of the next lower priority.
-    "PRIORITY_HEAD_START_S": 60.0,
     # A run with more open runs of its "owner", or of its "tenant", is claimed later. None: not.
     "FAIR_BY": "owner",
     # A message while the agent is at work: "enqueue", "steer", "interrupt" or "reject"; see docs/how-it-works.md.
@@ -44,18 +42,15 @@ DEFAULTS: dict[str, Any] = {
     # --- retries
     "MAX_ATTEMPTS": 5,
     "RETRY_BASE_S": 1.0,
-    "RETRY_MAX_S": 60.0,
     # --- limits
     "MAX_INPUT_BYTES": 256 * 1024,
     "MAX_RESULT_BYTES": 1024 * 1024,
-    "INLINE_BYTES": 64 * 1024,
     "MAX_DEPTH": 16,
     "MAX_AGENTS": 50,
     "MAX_TREE": None,
     "MAX_TOOL_CALLS": 50,
     "MAX_TOOL_S": 300.0,
     "MAX_TOOL_BYTES": 16 * 1024 * 1024,
-    "MAX_BLOB_BYTES": 64 * 1024 * 1024,
     # Limits of a user over REST and sockets. A site may set some of them; None switches one off, or all of them.
     "LIMITS": {
         "submit": 60,  # runs and messages a minute
@@ -82,8 +77,6 @@ DEFAULTS: dict[str, Any] = {
         "user_mb": 1024,
     },
     "TOOL_TIMEOUT_S": 60.0,
-    # How long a check waits for the code of a tool that goes on after its timeout; then a person is asked.
-    "TOOL_LOST_S": 600.0,
     "MODEL_TIMEOUT_S": 120.0,
     "MODEL_TOTAL_S": 600.0,
     # --- US dollars a token, by model name or pattern. They override litellm's list; a model's `prices` override them
@@ -92,8 +85,6 @@ DEFAULTS: dict[str, Any] = {
     "DAILY_BUDGETS": {},
     # --- names and patterns of the models that agents in the database may use. None: models of known hosts
     "MODELS": None,
-    # --- output tokens that a budget reserves for a model call without a limit
-    "RESERVE_TOKENS": 4096,
     # --- the alias in CACHES for LIMITS, and for a ResponseCache without an alias
     "CACHE_ALIAS": "default",
     # --- dotted names of middlewares or their factories, around every agent's own; the first is the outermost
@@ -102,17 +93,11 @@ DEFAULTS: dict[str, Any] = {
     "REPLAY": "lenient",
     # --- streams: None uses the Redis of the channel layer or the broker, else the database
     "STREAM_URL": None,
-    "STREAM_FLUSH_S": 0.03,
-    "STREAM_TTL_S": 24 * 3600,
-    "STREAM_DONE_TTL_S": 900,
     # --- REST: dotted paths of DRF authentication classes. None: the site's DEFAULT_AUTHENTICATION_CLASSES, else token
     # (when installed) and session. An empty list counts as not set.
     "API_AUTHENTICATION": None,
     # Arguments of the prefix of the app's URLs, for links in e-mails and in the admin.
     "URL_KWARGS": {},
-    "TICKET_S": 60,
-    # Seconds that a call of an OpenAI client waits for the end of its run, without a stream.
-    "WAIT_S": 60.0,
     # The path of the sockets in the ASGI router, below the site's prefix; or an absolute path or URL ("/…", "wss://…").
     "SOCKET_PATH": "ws/ravi/",
     # Origins whose pages may open sockets with a cookie, besides the site's own and CSRF_TRUSTED_ORIGINS.
@@ -140,13 +125,9 @@ DEFAULTS: dict[str, Any] = {
     "FAN_OUT_BATCH": 5000,
     # Unread deliveries that a follower may have; later ones wait and come in one message.
     "FEED_UNREAD": 100,
-    # --- sources: private networks that may be polled, bytes of a response, seconds, concurrent polls
+    # --- sources: private networks that may be polled, bytes of a response
     "SOURCE_NETWORKS": [],
     "SOURCE_MAX_BYTES": 5 * 1024 * 1024,
-    "SOURCE_TIMEOUT_S": 20.0,
-    "SOURCE_CONCURRENCY": 50,
-    # Seconds between two requests to one server.
-    "SOURCE_GAP_S": 0.2,
     # Unread items that a run may have; its sources deliver no more until it has read them.
     "SOURCE_UNREAD": 500,
     # --- the event bus: None writes no events, "memory" is this process alone, "auto" the streams' Redis, or its URL

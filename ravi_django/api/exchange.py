@@ -17,7 +17,6 @@ from ravi_django import limits
 from ravi_django.api import sse
 from ravi_django.api.base import ApiView, max_body, non_atomic
 from ravi_django.api.events import close_connections, opening_of, streaming, streams_asgi
-from ravi_django.conf import conf
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.runs import checks
 from ravi_django.runtime.streams.reading import on_this_thread, with_pauses
@@ -27,6 +26,7 @@ from ravi_django.services.pieces import Ended, Piece, pieces
 
 NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients would submit once more
 WSGI_WAITS = 2  # of a user: each blocks a thread of the server
+WAIT_S = 60.0  # for the end of the run, in a call without a stream
 LOOK_S = 1.0  # a call that waits looks again after this time, also without a hint
 
 
@@ -96,7 +96,7 @@ class ExchangeView(ApiView):
         return streaming(body if is_asgi else on_this_thread(body))
 
     def wait(self, begin: Callable[[], Exchange], form_of: Callable[[Exchange], F]) -> tuple[Exchange, F | None]:
-        """The exchange and its format, after the last piece. No format: the run goes on after RAVI["WAIT_S"]. Under
+        """The exchange and its format, after the last piece. No format: the run goes on after WAIT_S. Under
         WSGI, where it blocks a thread, a call waits no longer than a stream may, with few others, and not for other
         people."""
         is_asgi = isinstance(self.request._request, ASGIRequest)
@@ -143,7 +143,7 @@ def _fault(exchange: Exchange, form: Format, is_slow: bool) -> bytes:
 async def _gather(exchange: Exchange, form: Format, *, is_asgi: bool) -> bool:
     """Whether the last piece came in time. Of a completed run the format has the output alone. Under WSGI a run that
     waits for other people is not waited for."""
-    within_s = conf.WAIT_S if is_asgi else min(conf.WAIT_S, sse.WSGI_S)
+    within_s = WAIT_S if is_asgi else min(WAIT_S, sse.WSGI_S)
     came: list[Piece] = []
     try:
         async with (

@@ -86,7 +86,7 @@ class ChatView(OpenAIView, ExchangeView):
         also choose its name, of at most 200 characters.
 
         A request to the user is a tool call, which a tool message answers: `{"action": "approve"}`, or a text. 504
-        after RAVI["WAIT_S"]; the run goes on.
+        after WAIT_S; the run goes on.
         """
         given = self.given(ChatSerializer)
         found = exchanges.read(_sent(given.pop("messages")))

@@ -37,7 +37,7 @@ class ResponsesView(OpenAIView, ExchangeView):
         of at most 200 characters.
 
         A request to the user is a function_call item, which a function_call_output item answers. 504 after
-        RAVI["WAIT_S"]; the run goes on.
+        WAIT_S; the run goes on.
         """
         given = self.given(ResponsesSerializer)
         found = exchanges.read(_sent_after(given.pop("input")), "input")

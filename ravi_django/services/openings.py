@@ -39,7 +39,6 @@ from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
 from ravi_django import limits
-from ravi_django.conf import conf
 from ravi_django.db import alias
 from ravi_django.models import Ticket
 from ravi_django.models.base import Owned
@@ -52,6 +51,7 @@ from ravi_django.runtime.streams.reading import EVERY, Only
 log = logging.getLogger("ravi.openings")
 
 LOOK_S = 30.0
+TICKET_S = 60.0  # a ticket opens something for the first time within this time
 SLOW_S = 30.0  # a client that takes no frame for so long is cut
 AGAIN_S = 60.0  # for this time after a stream's end, its ticket opens it again
 MOST_S = 24 * 3600.0  # a ticket's age
@@ -246,10 +246,10 @@ def parts_of(origin: str) -> tuple[str, str, int]:
 
 
 def issue_ticket(user: Any, credential: Credential | None = None) -> tuple[str, datetime]:
-    """A new ticket of `user` and its expiry, RAVI["TICKET_S"] from now. Only its hash is stored. What it opens
+    """A new ticket of `user` and its expiry, TICKET_S from now. Only its hash is stored. What it opens
     belongs to `credential`, which requested it and is stored encrypted."""
     ticket = secrets.token_urlsafe(32)
-    times = {"expires_at": clock.after(conf.TICKET_S), "ends_at": clock.after(MOST_S)}
+    times = {"expires_at": clock.after(TICKET_S), "ends_at": clock.after(MOST_S)}
     sealed = seal(json.dumps(credential)) if credential else None
     row = Ticket(id=_hash(ticket), user=user, credential=sealed, **times)
     row.save(force_insert=True)

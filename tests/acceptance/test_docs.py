@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+from ast import literal_eval
 from collections.abc import Callable
 from pathlib import Path
 
@@ -342,10 +343,14 @@ def test_every_make_target_of_the_docs_exists() -> None:
 
 
 @pytest.mark.gate
-def test_every_setting_is_documented() -> None:
-    documented = Page("settings").text
+def test_every_setting_is_documented_with_its_default() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (.+?) \|", Page("settings").text, re.MULTILINE)
+    shown = {key: default for key, default in rows if not default.startswith("see [")}
 
-    assert [key for key in DEFAULTS if f"`{key}`" not in documented] == []
+    assert sorted(key for key, _ in rows) == sorted(DEFAULTS)
+    assert {key: literal_eval(default.strip("`")) for key, default in shown.items()} == {
+        key: DEFAULTS[key] for key in shown
+    }
 
 
 @pytest.mark.gate

@@ -105,8 +105,9 @@ def polled_here(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         await ctx.sleep_until_signal("new_source_item")
 
     code(read)
-    here = {"SOURCE_NETWORKS": ["127.0.0.0/8"], "SOURCE_GAP_S": 0.0, "SOURCE_TIMEOUT_S": 20}
-    settings.RAVI = {**settings.RAVI, **here}
+    settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"]}
+    world.patch(monkeypatch, "FEEDS_GAP_S", 0.0)
+    world.patch(monkeypatch, "POLL_GAP_S", 0.0)
     world.patch(monkeypatch, "SOURCES_LOOK_S", 0.01)
 
 

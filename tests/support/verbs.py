@@ -18,6 +18,7 @@ agents.memory.compaction.tokens: TOKENS_TURN_S=_TURN_S
 agents.memory.transcript: close_dangling DANGLING_INTERRUPTED=INTERRUPTED
 agents.messages: loop_deliver=deliver final_text message_to_chat summarize
 agents.news.personal_feed: PERSONAL_FEED_PREFER=_PREFER
+api.exchange: EXCHANGE_WAIT_S=WAIT_S
 api.metrics: health_last=_last
 bytes_budget: BytesBudget process_bytes
 capabilities.feeds.adapter: adapters_by_kind=_adapters
@@ -77,7 +78,7 @@ runtime.events.relay: forget_buses get_bus
 runtime.events.valkey: ValkeyBus
 runtime.journal.append: append save_blobs store_big_values
 runtime.journal.bodies: bodies_keep=keep
-runtime.journal.entries: BLOB_KEY blob_value entries_encode=encode Entry make_blob make_text_blob NewTurn
+runtime.journal.entries: BLOB_KEY blob_value entries_encode=encode Entry INLINE_BYTES make_blob make_text_blob NewTurn
     ENTRIES_SCHEMA=SCHEMA MAX_ITEMS NotJson
 runtime.journal.fence: fence_append=append append_statement fence_execute=_execute MAX_ROWS Statement
 runtime.journal.lease: Lease
@@ -113,7 +114,7 @@ runtime.lifecycle.prune_rows: prune_delete=delete_rows forget_archives prune_fra
 runtime.lifecycle.retry: retry store_retry=write_retry
 runtime.middleware.audit_log: audit_log_write_audit=write_audit
 runtime.middleware.response_cache: TIMEOUT_S
-runtime.model_calls.admission: budgets_estimate=_estimate budgets_forget=forget budgets_largest=_largest
+runtime.model_calls.admission: RESERVE_TOKENS budgets_estimate=_estimate budgets_forget=forget budgets_largest=_largest
 runtime.model_calls.call: prices_faults=faults
 runtime.people.site_rules: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
 runtime.people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_resolve=resolve
@@ -173,8 +174,9 @@ runtime.sources.delivery: delivery_carry=carry DELIVERY_GONE=GONE deliver_items=
 runtime.sources.items: A_DAY SOURCE_ITEMS_ROWS=ROWS
 runtime.sources.poll: sources_at_work=_at_work BACK_S DB_THREADS LEASE_S sources_log=log SOURCES_LOOK_S=LOOK_S
     PER_HOST poll_due Polls=_Polls SOURCES_RENEWALS=RENEWALS sources_sweep=sweep sweep_unread WHOLE_S
+    POLL_GAP_S=GAP_S POLLS_AT_ONCE=FEEDS_AT_ONCE
 runtime.sources.pollers: polling_parse=parse POLLING_PARSERS=PARSERS SOURCE_ADAPTERS_POLL_S=POLL_S pollers
-    pollers_by_kind=_pollers register_poller WAIT_S
+    pollers_by_kind=_pollers register_poller WAIT_S FEEDS_AT_ONCE FEEDS_GAP_S=GAP_S
 runtime.sources.items: any_source_due claim_sources put_off renew_sources source_failed source_polled
 runtime.sources.webhooks: seal secrets_of
 runtime.sources.items: full_sources is_full left_unread
@@ -182,14 +184,14 @@ runtime.sources.webhooks: forget_old_secret make_secret webhooks_parsed=_parsed 
 runtime.streams.republish: archive mark_many_published reserve_events unpublished
 runtime.streams.buffer: Batch get_buffer REQUESTS Lost MarkReached stream_url
 runtime.streams.frames: collapse frames_delta=delta frames_durable=durable frames_rest=rest Frame Source stream_done
-runtime.streams.publisher: ARCHIVE_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
+runtime.streams.publisher: ARCHIVE_S FLUSH_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
 runtime.streams.reading: events_archived=archived events_follow=follow events_page=page
     EVENTS_PROGRESS=PROGRESS publish_internalize=internalize PUBLISH_PAGE=PAGE snapshot SNAPSHOT_BYTES
 runtime.streams.live: LIVE_BEHIND=BEHIND LIVE_RENEW_S=RENEW_S LIVE_RIGHTS_S=RIGHTS_S live_sight=_sight
 runtime.streams.republish: publish_archived=archived publish_ended publish_past publish_retried republish
 runtime.streams.frames: in_utc
 runtime.streams.buffer: DatabaseBuffer
-runtime.streams.valkey: BUFFER_VALKEY_POLL_S=POLL_S ValkeyBuffer
+runtime.streams.valkey: BUFFER_VALKEY_POLL_S=POLL_S ENDED_TTL_S FRAMES_TTL_S=TTL_S ValkeyBuffer
 runtime.teams.ask_rows: asking_deliver=deliver deliver_to_agent asking_lock=lock open_ask reply time_out_ask
 runtime.teams.board: board_add=add board_last_number=_last_number MAX_ALL MAX_TASKS Place board_shown=shown
     board_update=update
@@ -203,8 +205,9 @@ runtime.tools.builtin.read_result: results_aligned=_aligned results_blob=_blob r
 runtime.tools.call: may_be_late=_may_be_late
 runtime.tools.pauses: MAX_PAUSES
 runtime.tools.promises: tool_promises_on_a_thread=on_a_thread
-runtime.tools.results: is_small result_of
+runtime.tools.results: BLOB_BYTES is_small result_of
 runtime.tools.running: tool_running_connections=connections GRACE_S
+runtime.tools.uncertain: LOST_S
 runtime.tools.threads: tool_threads_hanging=hanging LOST_PER_THREAD ToolThreads
 services.openings: Credential openings_look=look openings_lost=lost openings_open=_open Opening
     tickets_issue=issue_ticket tickets_take=take_ticket

@@ -62,6 +62,8 @@ class FunctionTool(Tool):
         self.effect = None if effect is None else _choice(Effect, "effect", effect)
         if self.effect is Effect.TRANSACTIONAL and inspect.iscoroutinefunction(inspect.unwrap(called)):
             raise ValueError(f'{self.name}: effect="transactional" needs a plain def, run inside the transaction')
+        if self.effect is Effect.TRANSACTIONAL and self.input_parameter is not None:
+            raise ValueError(f'{self.name}: a transaction cannot wait for an answer; use effect="at_most_once"')
         self.check = check
         if check is not None and (not callable(check) or self.promised_effect is not Effect.AT_MOST_ONCE):
             raise ValueError(f'{self.name}: check= must be a function, and needs effect="at_most_once"')

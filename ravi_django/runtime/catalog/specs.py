@@ -36,7 +36,6 @@ from ravi_django.kernel import (
 from ravi_django.models import Agent, AgentVersion, Blob, JournalEntry, Run
 from ravi_django.runtime.catalog import registry, row_models
 from ravi_django.runtime.catalog.prompts import check_variables, instructions_of
-from ravi_django.runtime.db import postgres
 from ravi_django.runtime.journal import bodies
 from ravi_django.runtime.journal.entries import blob_value
 
@@ -381,8 +380,6 @@ def _may_be_typed(run: Run) -> bool:
 
 def is_disabled(agent: str) -> bool:
     """Whether an operator has disabled this agent."""
-    if postgres.in_use():
-        return bool(postgres.execute("SELECT FROM ravi_agent WHERE address = %s::text AND NOT enabled", [agent]))
     return Agent.objects.filter(address=agent, enabled=False).exists()
 
 

@@ -23,6 +23,7 @@ from ravi_django.runtime.db import clock, postgres
 from ravi_django.runtime.db.postgres import NOW
 
 SHARE = timedelta(seconds=10)
+HEAD_START = timedelta(minutes=1)  # of a run before one of the next lower priority
 MOST_OPEN = 500  # more open runs count as this many: counting costs up to 0.1 ms
 URGENT = max(Priority).value
 
@@ -30,7 +31,7 @@ URGENT = max(Priority).value
 def claim_at(ready_at: Any, priority: Any, open_runs: Any, times: Callable[[Any, timedelta], Any] = mul) -> Any:
     """Of a run that becomes ready at `ready_at` while its owner has so many open runs. Takes values, or expressions
     with their own `times`."""
-    return ready_at + times(open_runs, SHARE) - times(priority, timedelta(seconds=conf.PRIORITY_HEAD_START_S))
+    return ready_at + times(open_runs, SHARE) - times(priority, HEAD_START)
 
 
 def _count(same: str, priority: str, run_id: str) -> str:
@@ -97,9 +98,8 @@ def in_sql(
     expressions."""
     counts = "".join(f" WHEN '{by}' THEN {_count(same, priority, run_id)}" for by, same in _same(owner, tenant).items())
     return f"""({NOW} + (CASE %(fair_by)s::text{counts} ELSE 0 END) * interval '{SHARE.total_seconds()} s'
-  - {priority} * make_interval(secs => %(head_start_s)s::float8))"""
+  - {priority} * interval '{HEAD_START.total_seconds()} s')"""
 
 
 def parameters(most: int = URGENT) -> dict[str, str | None]:
-    start = repr(float(conf.PRIORITY_HEAD_START_S))
-    return {"now": postgres.present(), "fair_by": conf.FAIR_BY, "head_start_s": start, "most": str(most)}
+    return {"now": postgres.present(), "fair_by": conf.FAIR_BY, "most": str(most)}

@@ -22,13 +22,13 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from ravi_django.agents.memory.transcript import keeps_of
 from ravi_django.capabilities.llm.errors import error_text
-from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, InvalidInputError, Usage
 from ravi_django.kernel.json_values import MAX_DEPTH, check_storable, is_suspect, parsed, storable
 from ravi_django.models import Blob, JournalEntry, Phase, Session, Turn, uuid7
 from ravi_django.models.session import blocks_of
 
 BLOB_KEY = "$blob"  # {"$blob": sha256, "size": bytes} replaces a value that is stored as a Blob
+INLINE_BYTES = 64 * 1024  # larger values of a row are stored as a Blob
 SCHEMA = 1  # version of the stored values' format
 MAX_ITEMS = 10_000  # read from a queryset or an iterator, which may never end
 GIVE_MESSAGES = ("run.started", "msg.received")  # kinds of rows by which the code was given messages
@@ -221,13 +221,12 @@ def externalize(entry: Entry) -> list[Blob]:
     """Encode the entry's values once, in `stored`. Values too big for a row become references; returns their blobs,
     to be written first. The entry's own values stay: its frames use them."""
     blobs = list(entry.blobs)
-    limit = int(conf.INLINE_BYTES)
     for name in ("request", "result"):
         value = getattr(entry, name)
         if value is None:
             continue
         body = encode(value)
-        if len(body) > limit:
+        if len(body) > INLINE_BYTES:
             blob = make_blob(body, compress=True)
             body = to_json({BLOB_KEY: blob.id, "size": blob.size})
             blobs.append(blob)
@@ -239,14 +238,13 @@ def fits_in_row(entry: Entry) -> bool:
     """Whether no value is too big for a row. Then `stored` is set, and `externalize` is not needed."""
     if entry.blobs:
         return False
-    limit = int(conf.INLINE_BYTES)
     texts = {}
     for name in ("request", "result"):
         if (value := getattr(entry, name)) is not None:
-            if _room(value, limit) < 0:
+            if _room(value, INLINE_BYTES) < 0:
                 return False
             body = encode(value)
-            if len(body) > limit:
+            if len(body) > INLINE_BYTES:
                 return False
             texts[name] = body.decode()
     entry.stored = texts

@@ -8,12 +8,12 @@ from ravi_django.conf import conf
 from ravi_django.kernel import ModelError, RetryPolicy, TransientError
 from ravi_django.kernel.errors import message_of
 
+MAX_PAUSE_S = 60.0  # between two calls
+
 
 def site_policy() -> RetryPolicy:
     """The policy of tools, and of models without their own."""
-    return RetryPolicy(
-        max_attempts=max(1, int(conf.MAX_ATTEMPTS)), base_s=float(conf.RETRY_BASE_S), max_s=float(conf.RETRY_MAX_S)
-    )
+    return RetryPolicy(max_attempts=max(1, int(conf.MAX_ATTEMPTS)), base_s=float(conf.RETRY_BASE_S), max_s=MAX_PAUSE_S)
 
 
 def policy_of(model: Any) -> RetryPolicy:

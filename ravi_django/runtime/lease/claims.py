@@ -293,11 +293,9 @@ def expired() -> QuerySet[Run]:
     )
 
 
-def skip_locked(rows: QuerySet[Run]) -> QuerySet[Run]:
-    """Skip locked rows where the database can. A transaction that signals a run does not count as a lock."""
-    if connection.features.has_select_for_update_skip_locked:
-        return rows.select_for_update(skip_locked=True, no_key=True, of=("self",))
-    return rows
+def skip_locked(rows: QuerySet[Row]) -> QuerySet[Row]:
+    """Lock rows and skip locked ones. A transaction that signals a run does not count as a lock."""
+    return rows.select_for_update(skip_locked=True, no_key=True, of=("self",))
 
 
 def abandon(lease: Lease) -> None:

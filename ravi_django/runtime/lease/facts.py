@@ -96,9 +96,6 @@ def _unread_signals(run_id: UUID) -> list[tuple[int, str, Any]]:
     return whole + [(number, _name(name, key), NOT_READ) for number, name, key in rest]
 
 
-_JSON = [place for place, name in enumerate(COLUMNS) if name in ("request", "digests", "result", "error")]
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded:
     journal: list[Recorded]  # this generation, in seq order
@@ -118,16 +115,8 @@ def load(lease: Lease, limit: int | None = None) -> Loaded:
 
 
 def _rows(run: Run) -> Iterable[Sequence[Any]]:
-    if not postgres.in_use():
-        rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation)
-        return rows.order_by("seq").values_list(*COLUMNS)
-    names = ", ".join(COLUMNS)
-    found = postgres.execute(
-        f"SELECT {names} FROM ravi_journalentry"  # noqa: S608 - the names of our own columns
-        " WHERE run_id = %s::uuid AND generation = %s::int ORDER BY seq",
-        [str(run.id), str(run.generation)],
-    )
-    return (postgres.decoded(row, _JSON) for row in found)
+    rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation)
+    return rows.order_by("seq").values_list(*COLUMNS)
 
 
 _LAST = 2**63 - 1  # the highest id

@@ -384,10 +384,10 @@ class Handoff:
 
 class ToolPaused(BaseException):
     """A tool has returned a pause. Not an error: it passes the middlewares around the call, and the call then closes
-    the attempt. `closing` has closed that of a transactional tool already."""
+    the attempt."""
 
-    def __init__(self, pause: Any, closing: Any = None) -> None:
-        self.pause, self.closing = pause, closing
+    def __init__(self, pause: Any) -> None:
+        self.pause = pause
         super().__init__(type(pause).__name__)
 
 

@@ -16,7 +16,6 @@ from django.db import DatabaseError
 
 from ravi_django.agents.memory.compaction.tokens import TokenCounter
 from ravi_django.capabilities.llm import pricing
-from ravi_django.conf import conf
 from ravi_django.kernel import (
     BudgetExhaustedError,
     ChatMessage,
@@ -35,6 +34,7 @@ from ravi_django.runtime.people import top_ups
 
 log = logging.getLogger("ravi.budgets")
 
+RESERVE_TOKENS = 4096  # of the output of a call without `max_tokens`
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0  # between two tries to reserve
 
 _freeing: set[asyncio.Task[None]] = set()
@@ -116,7 +116,7 @@ async def _estimate(model: ChatModel, messages: Sequence[ChatMessage], options: 
     """The input tokens, as compaction counts them, plus the most output tokens; and their cost, if known."""
     seen = _largest.get(model.name)
     tokens_in = await TokenCounter(model).total(messages)
-    tokens_out = options.max_tokens or max(int(conf.RESERVE_TOKENS), seen[0] if seen else 0)
+    tokens_out = options.max_tokens or max(RESERVE_TOKENS, seen[0] if seen else 0)
     prices = getattr(model, "prices", None) or pricing.site_prices(model.name) or pricing.listed_prices(model.name)
     cost = None if prices is None else pricing.cost_by(prices, Usage(input_tokens=tokens_in, output_tokens=tokens_out))
     known = seen[1] if seen else None

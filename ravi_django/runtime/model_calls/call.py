@@ -231,7 +231,7 @@ def priced(response: ModelResponse, name: str) -> ModelResponse:
 def faults(table: Any) -> Iterator[str]:
     """The faults of a table of prices, each with its place."""
     if not isinstance(table, Mapping):
-        yield f"is {table!r}, not a dict of model name or pattern to prices"
+        yield f" is {table!r}, not a dict of model name or pattern to prices"
         return
     for model, prices in table.items():
         if not isinstance(model, str) or not isinstance(prices, Mapping):

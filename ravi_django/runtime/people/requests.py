@@ -99,7 +99,7 @@ async def address(effects: Effects, request: HumanRequest) -> None:
         return
     try:
         with effects.busy():
-            await effects.database.call(address_on_thread, request, effects.present())
+            await effects.database.call(_address, request, effects.present())
     except DatabaseError:
         raise
     except Exception:  # raised by the site's MAY_ANSWER
@@ -108,9 +108,8 @@ async def address(effects: Effects, request: HumanRequest) -> None:
         )
 
 
-def address_on_thread(request: HumanRequest, present: datetime) -> None:
-    """The same, on a database thread."""
-    if _has_several(request) and not place_first(request, present):
+def _address(request: HumanRequest, present: datetime) -> None:
+    if not place_first(request, present):
         names = _names(request)
         log.warning("requests: nobody is at %s of run %s", names, request.run_id, extra={"action": "request.nobody"})
 

@@ -161,10 +161,8 @@ def take_name(run_id: UUID | str) -> Sequence[str]:
 def lock_session(run: Run) -> bool:
     """Lock the run's session. Rows with a foreign key to it can still be written: their writer may hold a run that this
     transaction needs. Returns whether the session may have new runs: it exists and is not being erased."""
-    if not postgres.in_use():
-        return Session.objects.filter(id=run.session_id, erasure=None).exists()  # SQLite locks the whole database
-    sql = "SELECT FROM ravi_session WHERE id = %s::uuid AND erasure_id IS NULL FOR NO KEY UPDATE"
-    return bool(postgres.execute(sql, [str(run.session_id)]))
+    rows = Session.objects.filter(id=run.session_id, erasure=None)
+    return bool(rows.select_for_update(no_key=True).values_list("id"))
 
 
 MOST_BRANCHES = 1000  # forks of one family
@@ -241,16 +239,8 @@ def active_root(run: Run) -> QuerySet[Run]:
 def _queue(run: Run) -> tuple[UUID | None, bool]:
     """The oldest queued root run of this agent in the session, and whether there is an active one. By the clock of the
     database: ids are of the clocks of web processes."""
-    if not postgres.in_use():
-        queued = _due().filter(session_id=run.session_id, agent=run.agent)
-        return queued.order_by("created_at", "id").values_list("id", flat=True).first(), active_root(run).exists()
-    return postgres.execute(_QUEUE, {"session": str(run.session_id), "agent": run.agent, "now": postgres.present()})[0]
-
-
-_ROOTS = "FROM ravi_run WHERE session_id = %(session)s::uuid AND agent = %(agent)s::text AND parent_id IS NULL"
-_QUEUE = f"""SELECT (
-    SELECT id {_ROOTS} AND status = 'queued' AND (wake_at IS NULL OR wake_at <= {NOW}) ORDER BY created_at, id LIMIT 1
-  ), EXISTS (SELECT {_ROOTS} AND status IN ({", ".join(f"'{status.value}'" for status in ACTIVE)}))"""
+    queued = _due().filter(session_id=run.session_id, agent=run.agent)
+    return queued.order_by("created_at", "id").values_list("id", flat=True).first(), active_root(run).exists()
 
 
 def promote(run: Run) -> list[UUID]:

@@ -20,12 +20,13 @@ from django.db.models import Q, QuerySet, Value
 from django.db.models.functions import Coalesce, Greatest
 
 from ravi_django.conf import conf
-from ravi_django.db import connection, transaction
+from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.kernel.errors import message_of
 from ravi_django.models import Run, Schedule, ScheduleTick
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
+from ravi_django.runtime.lease.claims import skip_locked
 from ravi_django.runtime.schedules.schedules import submit_for, timetable
 from ravi_django.runtime.schedules.timetable import MOMENT, Timetable
 
@@ -187,7 +188,7 @@ def read_due(schedule_id: UUID) -> tuple[Schedule, datetime] | None:
     """The locked schedule with its owner and session, and the present time. None when another scheduler has locked it,
     or it is not due any more."""
     rows = _due().filter(id=schedule_id).annotate(present=clock.now())
-    row = _lock_unlocked(rows).select_related("owner", "session").first()
+    row = skip_locked(rows).select_related("owner", "session").first()
     return None if row is None else (row, vars(row)["present"])
 
 
@@ -209,23 +210,14 @@ def postpone(row: Schedule, error: str, seconds: float, seen_at: datetime) -> No
 
 def mark_seen(begun: datetime) -> None:
     """Mark the remaining due schedules as seen by a sweep, so that their wait for the next sweep is not counted as
-    downtime. Skips rows that are locked where the database supports it; elsewhere all lock in one order."""
-    can_tell = connection.features.has_select_for_update_skip_locked
+    downtime. Skips locked rows."""
     while True:
         with transaction.atomic():
-            rows = _due().filter(seen_at=None)
-            found = _lock_unlocked(rows.order_by("due_at")) if can_tell else rows.order_by("id").select_for_update()
-            ids = list(found.values_list("id", flat=True)[:ROWS])
+            rows = skip_locked(_due().filter(seen_at=None).order_by("due_at"))
+            ids = list(rows.values_list("id", flat=True)[:ROWS])
             Schedule.objects.filter(id__in=ids).update(seen_at=Greatest("due_at", Value(begun)))
         if len(ids) < ROWS:
             break
-
-
-def _lock_unlocked(rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
-    """Lock the rows and skip those that others have locked."""
-    if not connection.features.has_select_for_update_skip_locked:
-        return rows
-    return rows.select_for_update(skip_locked=True, of=("self",), no_key=True)
 
 
 def recorded(row: Schedule, ticks: Sequence[datetime]) -> set[datetime]:

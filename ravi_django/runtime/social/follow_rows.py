@@ -29,7 +29,6 @@ from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.people.site_rules import has_active_field
 from ravi_django.runtime.social.deliveries import Follower
-from ravi_django.runtime.social.delivery_rows import json_text
 
 PAGE = 1000
 
@@ -139,11 +138,6 @@ def set_aside(publication_id: UUID, rows: Sequence[tuple[UUID, datetime, int]]) 
     """Deliver a publication later: (follow, due time, number of failed deliveries)."""
     if not rows:
         return
-    if postgres.in_use():
-        values = [[str(follow_id), due.isoformat(), tries] for follow_id, due, tries in rows]
-        params = {"now": postgres.present(), "publication": str(publication_id), "rows": json_text(values)}
-        postgres.execute(_SET_ASIDE, params)
-        return
     FeedItem.objects.bulk_create(
         (
             clock.stamp(FeedItem(follow_id=follow_id, publication_id=publication_id, due_at=due, tries=tries))
@@ -151,13 +145,6 @@ def set_aside(publication_id: UUID, rows: Sequence[tuple[UUID, datetime, int]]) 
         ),
         ignore_conflicts=True,
     )
-
-
-_SET_ASIDE = f"""
-INSERT INTO ravi_feeditem (follow_id, publication_id, due_at, tries, created_at)
-SELECT (one ->> 0)::uuid, %(publication)s::uuid, (one ->> 1)::timestamptz, (one ->> 2)::smallint, {postgres.NOW}
-FROM jsonb_array_elements(%(rows)s::jsonb) AS one
-ON CONFLICT DO NOTHING RETURNING id"""  # noqa: S608 - of our own names
 
 
 def oldest_due(follow_ids: Collection[UUID]) -> dict[UUID, datetime]:

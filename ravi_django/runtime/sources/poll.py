@@ -22,13 +22,13 @@ from ravi_django.runtime.db.threads import DatabaseThreads
 from ravi_django.runtime.runs import background
 from ravi_django.runtime.sources import delivery, items as source_rows
 from ravi_django.runtime.sources.delivery import UNREAD, UNREAD_S
-from ravi_django.runtime.sources.pollers import Polling, pollers, run_alone
+from ravi_django.runtime.sources.pollers import FEEDS_AT_ONCE, GAP_S, Polling, pollers, run_alone
 
 log = logging.getLogger("ravi.sources")
 
 BOUND_S = 50.0  # a task begins no poll later; its running polls finish while the next task begins
 LOOK_S = 2.0  # between two looks for more due sources
-WHOLE_S = 190.0  # of one poll, plus RAVI["SOURCE_TIMEOUT_S"]
+WHOLE_S = 210.0  # of one poll
 LEASE_S = 60.0  # a poller that is killed holds its sources for so long
 RENEWALS = 3  # of each lease
 PER_HOST = 5  # polls of one server that wait for their turn
@@ -80,9 +80,9 @@ class _Polls:
         self._left = limit
         self._begun = time.monotonic()
         self._give_up = self._begun + bound_s
-        self._whole_s = WHOLE_S + float(conf.SOURCE_TIMEOUT_S)
+        self._whole_s = WHOLE_S
         self._done_taking: Callable[[], None] | None = done_taking
-        self._room = 4 * int(conf.SOURCE_CONCURRENCY)  # some wait for their turn at a server
+        self._room = 4 * FEEDS_AT_ONCE  # some wait for their turn at a server
         self._pollers = pollers()
         self._asked: Counter[str] = Counter()  # requests of these polls, by server
         self._held: dict[UUID, Source] = {}  # sources of running polls
@@ -136,7 +136,7 @@ class _Polls:
             await self._database.call(source_rows.put_off, behind, UNREAD_S, UNREAD)
         taken = [source for source in found if source.id not in full and self._admit(source)]
         if crowd := [source for source in found if source not in taken and source not in behind]:
-            pause = 1.0 + PER_HOST * float(conf.SOURCE_GAP_S) * random.uniform(1, 2)  # noqa: S311
+            pause = 1.0 + PER_HOST * GAP_S * random.uniform(1, 2)  # noqa: S311
             await self._database.call(source_rows.put_off, crowd, pause)
         if self._left is not None:
             self._left -= len(taken)

@@ -40,6 +40,9 @@ T = TypeVar("T")
 
 PARSERS = 2  # feeds that are parsed at a time
 WAIT_S = 60.0  # of a feed until it is parsed
+TIMEOUT_S = 20.0  # of the whole response of a feed's server, with redirects
+FEEDS_AT_ONCE = 50  # feeds that one process reads at once
+GAP_S = 0.2  # between two requests to one server
 
 
 class Polling:
@@ -49,9 +52,9 @@ class Polling:
         self.fetcher = Fetcher(
             allow_addresses=conf.SOURCE_NETWORKS,
             max_bytes=int(conf.SOURCE_MAX_BYTES),
-            timeout_s=float(conf.SOURCE_TIMEOUT_S),
-            at_once=int(conf.SOURCE_CONCURRENCY),
-            gap_s=float(conf.SOURCE_GAP_S),
+            timeout_s=TIMEOUT_S,
+            at_once=FEEDS_AT_ONCE,
+            gap_s=GAP_S,
         )
         self._parsers = asyncio.Semaphore(PARSERS)
 

@@ -15,7 +15,6 @@ from contextlib import suppress
 
 from django.db import connections
 
-from ravi_django.conf import conf
 from ravi_django.models import Run
 from ravi_django.runtime.db.connections import limit_waits
 from ravi_django.runtime.db.threads import with_retry
@@ -28,8 +27,9 @@ from ravi_django.runtime.streams.republish import RESERVE, restart
 log = logging.getLogger("ravi.publish")
 
 MAX_TREES = 20_000  # trees remembered; the next lease opens a forgotten one again
+FLUSH_S = 0.03  # between two flushes: tokens are merged into one frame
 ARCHIVE_S = 0.5  # how often ended trees are archived, at most
-MAX_PAUSE_S = 1.0  # between two flushes
+MAX_PAUSE_S = 1.0  # between two flushes to a slow buffer
 MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
 
 
@@ -154,7 +154,7 @@ class Publisher:
 
     def _serve(self) -> None:
         limit_waits()
-        pause = conf.STREAM_FLUSH_S
+        pause = FLUSH_S
         while True:
             self._dirty.wait(ARCHIVE_S if self._ended else None)
             self._dirty.clear()
@@ -164,7 +164,7 @@ class Publisher:
                 self.flush()
                 if not closing and time.monotonic() - self._archived_at >= ARCHIVE_S:
                     self._archive()
-                pause = max(conf.STREAM_FLUSH_S, min(2 * (time.monotonic() - begun), MAX_PAUSE_S))
+                pause = max(FLUSH_S, min(2 * (time.monotonic() - begun), MAX_PAUSE_S))
             except Exception as error:
                 log.warning("the event buffer failed: %s", error, extra={"action": "publish.failed"})
                 pause = MAX_PAUSE_S

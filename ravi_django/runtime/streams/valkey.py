@@ -19,11 +19,12 @@ from pydantic_core import from_json
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, TopicId, stream_topic
 from ravi_django.runtime.streams.buffer import LIVE_S, POLL_S, Batch, Lost, MarkReached
 from ravi_django.runtime.streams.frames import TEXTS
 
+TTL_S = 24 * 3600  # of a tree's frames after the last frame
+ENDED_TTL_S = 900  # after the end, when the archive has them
 LINGER_S = 5.0  # a subscription connection stays open so long after its last reader
 RETRY_S = 0.5
 HINT_S = 0.5  # timeout of a hint about requests
@@ -139,7 +140,7 @@ class ValkeyBuffer:
             server = pipe.connection.server
             for batch in batches:
                 start = "restart" if batch.restart else "fresh" if batch.fresh else "go"
-                args: list[Any] = [start, batch.mark, conf.STREAM_TTL_S, _channel(batch.tree)]
+                args: list[Any] = [start, batch.mark, TTL_S, _channel(batch.tree)]
                 args += [batch.writer, batch.first, batch.last, server, batch.generation]
                 for frame in batch.frames:
                     args += [frame.source.run, frame.source.epoch, frame.key, frame.encoded()]
@@ -169,7 +170,7 @@ class ValkeyBuffer:
         pipe = self._client.pipeline(transaction=False)
         for tree in ended:
             for key in _keys(tree):
-                pipe.expire(key, conf.STREAM_DONE_TTL_S)
+                pipe.expire(key, ENDED_TTL_S)
         pipe.execute()
 
     def forget(self, trees: Sequence[str]) -> None:

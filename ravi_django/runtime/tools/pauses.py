@@ -82,26 +82,23 @@ def resumed(ctx: RunState, entry: Entry) -> Pause | None:
 async def close(ctx: RunState, entry: Entry, paused: ToolPaused) -> Pause | ToolExecutionResult:
     """Record that the attempt has paused, and make the entry the next attempt; or an error on why it cannot pause."""
     effects, tool = ctx.effects, ctx.toolbox.get(entry.name)
-    if paused.closing is None:
-        try:
-            if isinstance(paused.pause, PauseForChildResult):
-                await effects.database.call(_check_child, ctx, paused.pause)
-            closing = _closing(ctx, tool, entry, paused.pause)
-            if closing.request is not None:
-                await requests.address(effects, closing.request)
-            closing.announce()
-        except PauseRefused as refused:
-            return error_result(str(refused))
-        effects.note(closing.rows[0])  # in one commit with the next row
-        try:
-            await effects.record(closing.rows[1], closing.write)
-        except asyncio.CancelledError:  # it is committed nevertheless
-            effects.started.pop(entry.path, None)
-            raise
-        closing.done()
-        pause = closing.pause
-    else:
-        pause = paused.closing.pause
+    try:
+        if isinstance(paused.pause, PauseForChildResult):
+            await effects.database.call(_check_child, ctx, paused.pause)
+        closing = _closing(ctx, tool, entry, paused.pause)
+        if closing.request is not None:
+            await requests.address(effects, closing.request)
+        closing.announce()
+    except PauseRefused as refused:
+        return error_result(str(refused))
+    effects.note(closing.rows[0])  # in one commit with the next row
+    try:
+        await effects.record(closing.rows[1], closing.write)
+    except asyncio.CancelledError:  # it is committed nevertheless
+        effects.started.pop(entry.path, None)
+        raise
+    closing.done()
+    pause = closing.pause
     effects.started.pop(entry.path, None)
     effects.paused[entry.path] = pause
     entry.attempt = int(pause["attempt"]) + 1
@@ -138,17 +135,6 @@ async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
 
 
 AnyPause = PauseForInputResult | PauseForChildResult
-
-
-def closing_on_thread(ctx: RunState, tool: Tool, entry: Entry, pause: AnyPause) -> Closing:
-    """The end of a transactional tool's attempt, inside its transaction. Raises PauseRefused."""
-    if isinstance(pause, PauseForChildResult):
-        _check_child(ctx, pause)
-    closing = _closing(ctx, tool, entry, pause)
-    if closing.request is not None:
-        requests.address_on_thread(closing.request, ctx.effects.present())
-    closing.announce()
-    return closing
 
 
 def _closing(ctx: RunState, tool: Tool | None, entry: Entry, pause: AnyPause) -> Closing:

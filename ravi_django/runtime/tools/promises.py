@@ -29,14 +29,12 @@ from ravi_django.runtime.journal.entries import Entry, NotJson
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.appender import append_repeatable
 from ravi_django.runtime.lease.caps import KIND, timeout_of
-from ravi_django.runtime.lease.effects import Effects
-from ravi_django.runtime.lease.gate import NotRenewed, ToolPaused
+from ravi_django.runtime.lease.gate import NotRenewed
 from ravi_django.runtime.lease.order import Commit
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import uncertain
 from ravi_django.runtime.runs import failures, workers
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.tools import pauses
 from ravi_django.runtime.tools.pauses import PauseRefused
 from ravi_django.runtime.tools.results import error as _error, fit, happened, limit_of, result_of
 from ravi_django.runtime.tools.running import ToolEndedOddly, execute, is_pause, on_a_thread, scope_below
@@ -217,20 +215,20 @@ async def _transactional(
     begun = time.monotonic()
     row = replace(entry, id=uuid7(), phase="started") if ctx.middleware.function else entry
     entries, turns = effects.take_pending(row)
-    written = list(entries)
     under_way = Commit(begun=False)
     loop = asyncio.get_running_loop()
     last = _LastWord(lambda: loop.call_soon_threadsafe(under_way.begin))
     first = 0
 
-    def commit() -> ToolExecutionResult | ToolPaused:
+    def commit() -> ToolExecutionResult:
         nonlocal first
         with transaction.atomic():
             with last.noting_errors():
-                result = _called(ctx, tool, ready, entry)
+                value = tool.execute(**ready)
+                if is_pause(value):
+                    raise PauseRefused(_NO_PAUSE % tool.name)
+                result = result_of(value)
                 last.check()
-                if isinstance(result, ToolPaused):
-                    return closed(result)
                 kept = replace(row, blobs=[], stored={})  # after a give-up the caller continues with the row itself
                 result = keep(kept, result)
             last.take()
@@ -239,18 +237,9 @@ async def _transactional(
             first = append_repeatable(effects.lease, entries, turns)
         return result
 
-    def closed(paused: ToolPaused) -> ToolPaused:
-        """The tool's writes before the pause commit with the pause."""
-        nonlocal first
-        last.take()
-        written[-1:] = paused.closing.rows
-        first = append_repeatable(effects.lease, written, turns, paused.closing.write)
-        return paused
-
     try:
-        below = scope_below(entry.path, effects.paused.get(entry.path))
-        with paths.entered(below), effects.turnstile.committing(under_way):
-            result: ToolExecutionResult | ToolPaused = await on_a_thread(ctx, commit, timeout_of(tool))
+        with paths.entered(scope_below(entry.path, None)), effects.turnstile.committing(under_way):
+            result: ToolExecutionResult = await on_a_thread(ctx, commit, timeout_of(tool))
     except LeaseLostError:
         raise
     except BaseException as error:
@@ -264,27 +253,15 @@ async def _transactional(
         if not isinstance(error, NoThreadLeft | ToolRefused):
             _log(ctx, tool, entry, error)
         return _rolled_back(ctx, tool, error, last)
-    effects.outlet.published(written, first)
-    return await _given(effects, result, first, len(written))
-
-
-async def _given(
-    effects: Effects, result: ToolExecutionResult | ToolPaused, first: int, count: int
-) -> ToolExecutionResult:
-    """The outcome of a transaction, in its order."""
-    if isinstance(result, ToolPaused):
-        result.closing.done()
-    await effects.turnstile.through(first, count)
-    if isinstance(result, ToolPaused):
-        raise result
+    effects.outlet.published(entries, first)
+    await effects.turnstile.through(first, len(entries))
     return result
 
 
-def _called(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult | ToolPaused:
-    value = tool.execute(**ready)
-    if is_pause(value):
-        return ToolPaused(value, pauses.closing_on_thread(ctx, tool, entry, value))
-    return result_of(value)
+_NO_PAUSE = (
+    "%s is transactional, and a transaction cannot wait: it was rolled back. "
+    "Return the pause from a tool with another effect, or ask before the call, by approval= or another tool"
+)
 
 
 def _check_undone(ctx: RunState, error: BaseException, last: _LastWord) -> None:

@@ -164,6 +164,7 @@ def _bytes_text(body: bytes) -> str:
 
 WHOLE = "whole"  # in a row's result {"blob", "size"}, and among its digests
 READER = "read_result"
+BLOB_BYTES = 64 * 1024 * 1024  # stored of a result that is too large to show; the rest is dropped
 
 
 def limit_of(tool: Tool | None) -> int:
@@ -200,7 +201,7 @@ def described(entry: Entry) -> dict[str, Any] | None:
 
 def _whole(result: ToolExecutionResult, textual: bool) -> tuple[bytes, bool]:
     """The whole as text, up to the limit of a blob, and whether it is all; blocks without text as JSON."""
-    most = int(conf.MAX_BLOB_BYTES)
+    most = BLOB_BYTES
     if textual and len(result.content) == 1:
         text = _words(result.content[0]) or ""
     elif textual:

@@ -31,6 +31,8 @@ from ravi_django.runtime.tools.results import happened, result_of
 from ravi_django.runtime.tools.running import awaited, on_a_thread, scope_below
 from ravi_django.runtime.tools.threads import NoThreadLeft
 
+LOST_S = 600.0  # a check waits so long for code that goes on after its timeout; then a person is asked
+
 log = logging.getLogger("ravi.tools")
 
 
@@ -64,7 +66,7 @@ async def _ended(ctx: RunState, entry: Entry, not_before: datetime | None) -> di
         late, code = await effects.database.call(uncertain.running, effects, entry)
         until = not_before or effects.present()
         if code is not None:
-            lost_at = code.ends + timedelta(seconds=conf.TOOL_LOST_S)
+            lost_at = code.ends + timedelta(seconds=LOST_S)
             if effects.present() >= lost_at:
                 return {"outcome": "unknown"}
             until = min(max(until, code.until), lost_at)

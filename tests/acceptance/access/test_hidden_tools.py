@@ -376,8 +376,9 @@ def audited() -> AuditLog:
 
 
 @pytest.mark.parametrize("inline", [64 * 1024, 40])
-def test_an_export_hides_it_from_the_owner(owner: Any, boss: Any, settings: Any, inline: int) -> None:
-    more = {"EVENT_BUS": "memory", "MIDDLEWARE": [f"{__name__}.audited"], "INLINE_BYTES": inline}
+def test_an_export_hides_it_from_the_owner(owner: Any, boss: Any, settings: Any, inline: int, monkeypatch: Any) -> None:
+    more = {"EVENT_BUS": "memory", "MIDDLEWARE": [f"{__name__}.audited"]}
+    world.patch(monkeypatch, "INLINE_BYTES", inline)
     settings.RAVI = {**settings.RAVI, **more}
     cut = tool(visible="staff", risk="high", approvers="staff", max_result_bytes=5)(crm.function)
     run = ended(started(owner, cut), boss)

@@ -102,8 +102,8 @@ def test_a_suspended_run_says_what_it_waits_for_and_shows_it_no_longer_once_it_g
     assert "completed" in html and "<dt>Waiting for</dt>" not in html
 
 
-def test_an_entry_has_all_of_it_and_what_it_was_made_with(root, driven, settings) -> None:
-    settings.RAVI = {**settings.RAVI, "INLINE_BYTES": 1000}
+def test_an_entry_has_all_of_it_and_what_it_was_made_with(root, driven, monkeypatch) -> None:
+    world.patch(monkeypatch, "INLINE_BYTES", 1000)
     run = driven([call("y" * 50_000), "ok"])
     entry = JournalEntry.objects.get(run=run, kind="tool.call")
     assert "$blob" in entry.result

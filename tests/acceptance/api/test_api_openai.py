@@ -198,7 +198,7 @@ def test_errors_have_openais_form(ai: openai.OpenAI, worker: None, strange_clien
 
 def test_a_call_waits_no_longer_than_the_limit(ai: openai.OpenAI, settings: Any, monkeypatch: Any) -> None:
     world.silence(monkeypatch, "dispatch_send")
-    settings.RAVI = {**settings.RAVI, "WAIT_S": 0.2}
+    world.patch(monkeypatch, "EXCHANGE_WAIT_S", 0.2)
 
     with pytest.raises(openai.InternalServerError) as caught:
         ai.chat.completions.create(model=AGENT, messages=ASK)

@@ -48,8 +48,7 @@ def test_a_bus_that_cannot_work_is_found_before_it_fails(settings: Any) -> None:
         ({"EVENT_BUS": "redis://host:6379/1"}, []), ({"EVENT_BUS": "rediss://host"}, []),
         ({"EVENT_BUS": "memory", "ENGINE": "celery"}, ["ravi.W020"]),
         ({"EVENT_BUS": "kafka://host"}, ["ravi.E020"]), ({"EVENT_BUS": True}, ["ravi.E020"]),
-        ({"EVENT_BUS": ""}, ["ravi.E020"]), ({"EVENT_MAXLEN": 0}, ["ravi.E020"]),
-        ({"EVENT_MAXLEN": "many"}, ["ravi.E020"]),
+        ({"EVENT_BUS": ""}, ["ravi.E020"]),
     ]:  # fmt: skip
         with case(given, ids):
             settings.RAVI = {**before, **given}

@@ -6,7 +6,6 @@ import pytest
 import redis
 
 from project.celery import app
-from ravi_django.conf import conf
 from ravi_django.models import Run
 from tests.support import world
 from tests.support.runs import BOUND_S, in_background, make_run, on_postgresql
@@ -253,9 +252,9 @@ class TestValkeyBuffer(BufferContract):
         with redis.Redis.from_url(valkey_url) as client:
             keys = client.keys("*")
             assert len(keys) == 3
-            assert all(conf.STREAM_TTL_S - 60 < client.ttl(key) <= conf.STREAM_TTL_S for key in keys)
+            assert all(world.FRAMES_TTL_S - 60 < client.ttl(key) <= world.FRAMES_TTL_S for key in keys)
             buffer.expire({str(run.tree_id): 1})
-            assert all(conf.STREAM_DONE_TTL_S - 60 < client.ttl(key) <= conf.STREAM_DONE_TTL_S for key in keys)
+            assert all(world.ENDED_TTL_S - 60 < client.ttl(key) <= world.ENDED_TTL_S for key in keys)
 
     def test_it_is_the_buffer_of_a_site_with_a_redis_channel_layer(self, settings, valkey_url):
         assert world.stream_url() == valkey_url

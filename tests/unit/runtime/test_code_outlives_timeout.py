@@ -165,7 +165,7 @@ def test_a_result_that_is_written_while_the_question_is_opened_is_its_answer(mon
 
 def test_code_that_ignores_its_end_for_too_long_is_a_persons(clock, provider):
     run = drive(pay_with(provider.pay, provider.find))
-    clock.advance(conf.TOOL_LOST_S + TIMEOUT_S)
+    clock.advance(world.LOST_S + TIMEOUT_S)
 
     run = drive(run)
 

@@ -181,8 +181,8 @@ def test_usage_and_cost_are_those_of_the_shared_rows():
     assert (two.cost_unknown, three.cost_unknown, three.input_tokens) == (False, True, 16)
 
 
-def test_big_values_are_shared(settings):
-    settings.RAVI = {**settings.RAVI, "INLINE_BYTES": 10}
+def test_big_values_are_shared(monkeypatch):
+    world.patch(monkeypatch, "INLINE_BYTES", 10)
     run = written(result("1", result={"text": "x" * 100}))
     forked = quietly(run, 1)
     assert journal_of(forked)[0].result == {"text": "x" * 100}

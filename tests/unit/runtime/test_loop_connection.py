@@ -158,7 +158,7 @@ def test_a_value_too_big_for_a_row_is_left_to_the_threads(monkeypatch):
 
     async def story(my, lease):
         encoding.clear()
-        await my.append(lease, effect("big", result={"text": "x" * (conf.INLINE_BYTES + 1)}))
+        await my.append(lease, effect("big", result={"text": "x" * (world.INLINE_BYTES + 1)}))
         assert my.threads.given == 1
         assert threading.current_thread() not in encoding  # a megabyte would keep the loop for 12 ms
 

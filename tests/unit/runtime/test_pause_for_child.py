@@ -195,20 +195,19 @@ def test_a_stranger_s_run_is_not_waited_for(django_user_model, ran):
 
 
 def test_a_pause_for_nobody_is_an_error_with_words():
-    for effect in ("idempotent", "transactional"):
-        for pause, words in [
-            (PauseForChildResult("x"), "takes the handle that ctx.spawn returned"),
-            (PauseForChildResult(RunHandle("x", HELPER)), "no run's id"),
-        ]:
+    for pause, words in [
+        (PauseForChildResult("x"), "takes the handle that ctx.spawn returned"),
+        (PauseForChildResult(RunHandle("x", HELPER)), "no run's id"),
+    ]:
 
-            @tool(effect=effect)
-            def hire(pause=pause) -> str:
-                """Hire."""
-                return pause
+        @tool
+        def hire(pause=pause) -> str:
+            """Hire."""
+            return pause
 
-            output = output_of(hire)
-            with case(effect, words):
-                assert output.startswith("error: ") and words in output
+        output = output_of(hire)
+        with case(words):
+            assert output.startswith("error: ") and words in output
 
 
 @pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])
@@ -233,18 +232,3 @@ def test_a_retry_hires_anew_where_the_tool_may_run_again(clock, ran, effect):
         assert (run.output, ran) == ("hello you", ["hire", "hire"])
     else:
         assert (run.output.startswith("test/helper was cancelled"), ran) == (True, ["hire"])
-
-
-def test_a_transactional_tool_may_wait_for_a_run_that_is_there():
-    @tool(effect="transactional")
-    def wait_for(run: str) -> str:
-        """Wait."""
-        return PauseForChildResult(RunHandle(run, HELPER))
-
-    async def story(ctx, inbox):
-        handle = await ctx.spawn(HELPER, boot())
-        return (await ctx.tool("wait_for", run=handle.run_id)).text
-
-    helper(greets)
-
-    assert after_the_child(code(story, tools=[wait_for])).output == "hello you"

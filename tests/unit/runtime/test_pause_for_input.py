@@ -19,7 +19,7 @@ from tests.support.tool_calls import calling, output_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-EFFECTS = ["idempotent", "at_most_once", "transactional"]
+EFFECTS = ["idempotent", "at_most_once"]
 
 
 def rows_of(run):
@@ -111,7 +111,7 @@ def test_what_a_model_puts_into_the_parameter_of_a_class_counts_for_nothing(ran)
     assert ran == []
 
 
-@pytest.mark.parametrize("effect", EFFECTS[1:])
+@pytest.mark.parametrize("effect", EFFECTS)
 def test_one_that_expires_calls_the_tool_again_without_an_answer(clock, ran, effect):
     run = pausing(ran, effect, timeout=60)
     request = HumanRequest.objects.get(run=run)
@@ -153,7 +153,7 @@ def test_several_questions_at_once_are_answered_by_their_keys_also_by_the_comman
 # ----------------------------------------------------------------------------------------------- several pauses
 
 
-@pytest.mark.parametrize("effect", EFFECTS[1:])
+@pytest.mark.parametrize("effect", EFFECTS)
 def test_a_wizard_asks_one_thing_after_the_other(ran, effect):
     @tool(effect=effect)
     def order(told: HumanInput | None = None) -> str:
@@ -176,7 +176,7 @@ def test_a_wizard_asks_one_thing_after_the_other(ran, effect):
     assert attempts == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("effect", EFFECTS[:2])
+@pytest.mark.parametrize("effect", EFFECTS)
 def test_of_two_tools_that_pause_at_once_each_gets_its_own_answer_and_others_go_on(ran, effect):
     @tool
     def other() -> str:
@@ -243,12 +243,10 @@ def test_a_tool_without_a_parameter_for_the_answer_is_told_so_once(ran, effect):
     def paint() -> str:
         """Paint."""
         ran.append(1)
-        get_user_model().objects.create_user("rolled back with a transaction")
         return PauseForInputResult("Which colour?")
 
     assert "error: paint cannot pause: it has no parameter for the answer" in output_of(paint)
     assert (ran, HumanRequest.objects.count()) == ([1], 0)
-    assert get_user_model().objects.count() == (effect != "transactional")
 
 
 def test_a_pause_that_nobody_could_answer_is_an_error_with_words(ran):
@@ -387,28 +385,17 @@ def test_inside_an_at_most_once_tool_a_call_cannot_pause(ran):
     assert (drive(run).output, ran) == ("ok: answer|red|", [None, "answer"])
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_what_a_transactional_tool_wrote_before_its_pause_is_committed_with_it_or_lost_with_the_lease(is_lost):
-    users = get_user_model().objects
-
-    @tool(effect="transactional")
-    def enrol(told: HumanInput | None = None) -> str:
+def test_a_transactional_tool_that_asks_is_rolled_back_with_the_fix(ran):
+    def enrol() -> str:
         """Enrol."""
-        users.create_user("before" if told is None else "after")
-        if is_lost:
-            Run.objects.update(lease_epoch=99)
-        return PauseForInputResult("Sure?") if told is None else "ok"
+        get_user_model().objects.create_user("before")
+        return PauseForInputResult("Sure?")
 
-    code(calling("enrol"), tools=[enrol])
-    run = drive(make_run())
-    if is_lost:
-        assert (users.count(), HumanRequest.objects.count(), rows_of(run)) == (0, 0, [])
-        return
-    assert list(users.values_list("username", flat=True)) == ["before"]
-    answer(asked(run).id, text="yes")
-    drive(run)
-
-    assert set(users.values_list("username", flat=True)) == {"before", "after"}
+    output = output_of(tool(effect="transactional")(enrol))
+    assert "error: enrol is transactional, and a transaction cannot wait" in output
+    assert (get_user_model().objects.count(), HumanRequest.objects.count()) == (0, 0)
+    with pytest.raises(ValueError, match='use effect="at_most_once"'):
+        asking(ran, "transactional")
 
 
 # -------------------------------------------------------------------------------------------- time, caps, middleware
@@ -446,7 +433,7 @@ def test_every_attempt_goes_through_the_function_middlewares(ran):
                 raise
             seen.append(("after", context.result.text))
 
-    agent = code(calling("paint", what="door"), tools=[asking(ran, "transactional")])
+    agent = code(calling("paint", what="door"), tools=[asking(ran, "at_most_once")])
     agent.middleware = [Watch()]
     run = drive(make_run())
     answer(asked(run).id, text="red")
@@ -455,7 +442,7 @@ def test_every_attempt_goes_through_the_function_middlewares(ran):
     assert seen == [("before", 1), ("before", 2), ("after", "answer|red|")]
 
 
-@pytest.mark.parametrize("effect", EFFECTS[1:])
+@pytest.mark.parametrize("effect", EFFECTS)
 def test_a_middleware_that_swallows_everything_does_not_swallow_a_pause(ran, effect):
     class Deaf(FunctionMiddleware):
         async def process(self, context, call_next):

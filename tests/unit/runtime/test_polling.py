@@ -258,13 +258,14 @@ def test_a_poller_that_lost_its_source_meanwhile_writes_nothing_over_the_next_on
 
 
 @on_postgresql
-def test_two_pollers_share_what_is_due_and_each_feed_is_asked_once(server: FeedServer, settings: Any) -> None:
+def test_two_pollers_share_what_is_due_and_each_feed_is_asked_once(server: FeedServer, monkeypatch: Any) -> None:
     source = a_source("https://example.org/feed")
     with transaction.atomic():
         assert Source.objects.select_for_update().get() == source
         assert in_background(world.claim_sources, ["feed"], 10, 60.0).result(BOUND_S) == [], "it is left to this one"
     source.delete()
-    settings.RAVI = {**settings.RAVI, "SOURCE_CONCURRENCY": 2}
+    world.patch(monkeypatch, "FEEDS_AT_ONCE", 2)
+    world.patch(monkeypatch, "POLLS_AT_ONCE", 2)
     for number in range(1, 21):
         server.answers[f"/{number}"] = (200, {}, rss(str(number)))
         a_source(server.url(f"/{number}", f"127.0.0.{number}"))

@@ -233,8 +233,8 @@ def test_generations_that_are_over_go_the_present_one_stays_and_the_run_can_be_r
     assert world.store_retry(run.id).status == Status.PENDING
 
 
-def test_bodies_that_nothing_names_go_after_a_day(clock, settings):
-    settings.RAVI = {**settings.RAVI, "INLINE_BYTES": 100}
+def test_bodies_that_nothing_names_go_after_a_day(clock, monkeypatch):
+    world.patch(monkeypatch, "INLINE_BYTES", 100)
     run = make_run()
     lease = leased(run)
     named = {name: body(name) for name in ("digest", "spec", "archive")}

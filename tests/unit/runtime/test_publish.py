@@ -161,9 +161,9 @@ def test_a_lease_that_ends_before_the_first_flush_leaves_no_gap(publisher, monke
     assert numbers_of(lease.run) == [1, 2]
 
 
-def test_a_lease_that_goes_to_another_process_has_sent_its_frames(settings, monkeypatch):
+def test_a_lease_that_goes_to_another_process_has_sent_its_frames(monkeypatch):
     """The next lease's frames come behind them, and nobody takes its first ones for lost."""
-    settings.RAVI = {**settings.RAVI, "STREAM_FLUSH_S": 60.0}
+    world.patch(monkeypatch, "FLUSH_S", 60.0)
     out = []
     suspend = world.suspend
 

@@ -87,7 +87,7 @@ def test_an_agent_that_cannot_read_on_is_not_told_to(report):
     assert Blob.objects.filter(id=JournalEntry.objects.get(name="report").digests["whole"]).exists()
 
 
-def test_no_tool_has_more_than_the_site_allows_and_what_no_blob_may_hold_is_told_to_be_lost(settings):
+def test_no_tool_has_more_than_the_site_allows_and_what_no_blob_may_hold_is_told_to_be_lost(settings, monkeypatch):
     @tool(max_result_bytes=10_000)
     def report(count: int) -> str:
         """Report."""
@@ -95,7 +95,8 @@ def test_no_tool_has_more_than_the_site_allows_and_what_no_blob_may_hold_is_told
 
     assert output_of(report, count=5000) == "ok: " + "é" * 5000, "at its own limit it is whole"
     assert "whole" not in JournalEntry.objects.get(name="report").digests
-    settings.RAVI = {**settings.RAVI, "MAX_RESULT_BYTES": 100, "MAX_BLOB_BYTES": 301}
+    settings.RAVI = {**settings.RAVI, "MAX_RESULT_BYTES": 100}
+    world.patch(monkeypatch, "BLOB_BYTES", 301)
     assert output_of(report, count=51) == f"ok: {'é' * 50}\n[cut here: 2 of 102 bytes left out]"
 
     answer = output_of(report, count=1000)
@@ -208,8 +209,8 @@ def test_a_fork_reads_on_in_what_its_past_was_shown(report):
 
 
 @pytest.mark.parametrize("inline", [100, 1_000_000])
-def test_the_prune_leaves_it_while_its_row_lives(report, clock, settings, inline):
-    settings.RAVI = {**settings.RAVI, "INLINE_BYTES": inline}
+def test_the_prune_leaves_it_while_its_row_lives(report, clock, monkeypatch, inline):
+    world.patch(monkeypatch, "INLINE_BYTES", inline)
     entry, _ = a_result(report)
     whole = JournalEntry.objects.get(id=entry).digests["whole"]
     clock.advance(10 * world.DAY_S)

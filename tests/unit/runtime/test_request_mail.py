@@ -537,9 +537,6 @@ def test_settings_that_cannot_be_right_are_named(settings):
     for bad in ("example.com", "", "ann@x.org", "ftp://x.org", True, ["https://x.org"], "https://x/?a=b", *no_host):
         with case(bad):
             assert found(REQUEST_EMAIL=bad) == ["ravi.E015"]
-    for bad in (0, -1, True, None, "7"):
-        with case(bad):
-            assert found(REQUEST_LINK_S=bad) == ["ravi.E015"]
 
     settings.RAVI = {**settings.RAVI, "REQUEST_LINK_S": 60}
     settings.ROOT_URLCONF = "django.contrib.auth.urls"

@@ -86,7 +86,7 @@ def test_what_a_tool_or_an_agent_of_ones_own_appends_takes_no_turns_place(clock)
         assert sorted(turns_of(run)[1:]) == sorted(words)
 
 
-def looking(settings, inline=64_000):
+def looking(monkeypatch, inline=64_000):
     """A run with a tool call, and what its turns hold."""
 
     @tool
@@ -94,7 +94,7 @@ def looking(settings, inline=64_000):
         """Look."""
         return f"a view of {at} " * 9
 
-    settings.RAVI = {**settings.RAVI, "INLINE_BYTES": inline}
+    world.patch(monkeypatch, "INLINE_BYTES", inline)
     call = ToolUseBlock(tool_name="look", arguments={"at": "the sea"}, call_id="1")
     register(react(ScriptedModel([call, "Blue."]), tools=[look]))
     run = drive(make_run("react/turns"))
@@ -102,8 +102,8 @@ def looking(settings, inline=64_000):
 
 
 @pytest.mark.parametrize("gone", ["journal", "runs", "by Django"])
-def test_what_the_journal_holds_is_stored_once_and_outlives_it(clock, settings, gone):
-    run, contents = looking(settings)
+def test_what_the_journal_holds_is_stored_once_and_outlives_it(clock, monkeypatch, gone):
+    run, contents = looking(monkeypatch)
     assert contents == [[{"type": "text", "text": "hi"}], None, None, None]
     said = turns_of(run)
     clock.advance(10.0)
@@ -112,14 +112,14 @@ def test_what_the_journal_holds_is_stored_once_and_outlives_it(clock, settings, 
     assert turns_of(run) == said
 
 
-def test_a_message_whose_row_only_names_its_body_is_stored_with_the_turn(settings):
-    _, contents = looking(settings, inline=20)
+def test_a_message_whose_row_only_names_its_body_is_stored_with_the_turn(monkeypatch):
+    _, contents = looking(monkeypatch, inline=20)
     assert None not in contents
 
 
 @pytest.mark.sqlite
-def test_a_fork_has_the_conversation_by_value(settings):
-    run, contents = looking(settings)
+def test_a_fork_has_the_conversation_by_value(monkeypatch):
+    run, contents = looking(monkeypatch)
     assert None in contents
     later = drive(make_run("react/turns", session=run.session))
     copy = fork(later.id, 1, send=print)

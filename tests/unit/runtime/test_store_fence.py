@@ -137,7 +137,7 @@ def test_seq_has_no_gap_when_four_threads_append_under_one_lease():
 def test_a_value_at_the_limit_stays_in_its_row():
     lease = leased()
 
-    world.append(lease, [Entry("log", "1", result="x" * (conf.INLINE_BYTES - 2))])  # two quotes
+    world.append(lease, [Entry("log", "1", result="x" * (world.INLINE_BYTES - 2))])  # two quotes
 
     assert connection.in_atomic_block
-    assert JournalEntry.objects.get().result == "x" * (conf.INLINE_BYTES - 2)
+    assert JournalEntry.objects.get().result == "x" * (world.INLINE_BYTES - 2)

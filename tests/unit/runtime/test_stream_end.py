@@ -31,8 +31,8 @@ def empty(url):
         client.flushdb()
 
 
-def test_the_ended_stream_is_kept_without_its_single_tokens(valkey_url, settings):
-    settings.RAVI = {**settings.RAVI, "STREAM_FLUSH_S": 0.001}
+def test_the_ended_stream_is_kept_without_its_single_tokens(valkey_url, monkeypatch):
+    world.patch(monkeypatch, "FLUSH_S", 0.001)
     model = ScriptedModel(["one two three four"], chunk="words")
     code(ask, model=model)
     run = drive(make_run())
@@ -220,8 +220,8 @@ async def stay(ctx: Any, inbox: Any) -> Any:
     return await ctx.sleep_until_signal("go")
 
 
-def test_a_child_that_another_process_has_at_once_finds_the_stream_begun(settings: Any, monkeypatch: Any) -> None:
-    settings.RAVI = {**settings.RAVI, "STREAM_FLUSH_S": 60.0}
+def test_a_child_that_another_process_has_at_once_finds_the_stream_begun(monkeypatch: Any) -> None:
+    world.patch(monkeypatch, "FLUSH_S", 60.0)
     out: list[int] = []
     spawn = world.spawn
 

@@ -28,8 +28,9 @@ Frames = list[dict[str, Any]]
 @pytest.fixture
 def server(tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Valkey]:
     world.patch(monkeypatch, "MAX_PAUSE_S", 0.01)
+    world.patch(monkeypatch, "FLUSH_S", 0.001)
     with Valkey(tmp_path / "valkey", fast=True) as valkey:
-        settings.RAVI = {**settings.RAVI, "STREAM_URL": valkey.url, "STREAM_FLUSH_S": 0.001}
+        settings.RAVI = {**settings.RAVI, "STREAM_URL": valkey.url}
         yield valkey
 
 

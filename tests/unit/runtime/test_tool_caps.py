@@ -155,8 +155,9 @@ def test_a_wait_that_is_over_in_the_same_lease_is_no_time_of_the_tool(timed):
 
 
 @pytest.mark.parametrize("dies", [2, "end"])
-def test_results_have_so_many_bytes_in_all(dies, clock, settings):
-    settings.RAVI = {**settings.RAVI, "MAX_TOOL_BYTES": 2000, "INLINE_BYTES": 500}
+def test_results_have_so_many_bytes_in_all(dies, clock, settings, monkeypatch):
+    settings.RAVI = {**settings.RAVI, "MAX_TOOL_BYTES": 2000}
+    world.patch(monkeypatch, "INLINE_BYTES", 500)
 
     @tool
     def work():
@@ -322,7 +323,7 @@ def test_a_limit_that_is_no_number_above_0_is_reported(settings):
 
     given = settings.RAVI
     assert found() == []
-    for name in ("MAX_TOOL_S", "MAX_TOOL_BYTES", "MAX_BLOB_BYTES", "MAX_RESULT_BYTES", "TOOL_THREADS", "WAIT_S"):
+    for name in ("MAX_TOOL_S", "MAX_TOOL_BYTES", "MAX_RESULT_BYTES", "TOOL_THREADS", "REQUEST_LINK_S"):
         for value in (0, -1, None, "many", True):
             settings.RAVI = {**given, name: value}
             assert found() == [f"RAVI[{name!r}] is {value!r}."]

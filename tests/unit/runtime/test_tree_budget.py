@@ -313,7 +313,7 @@ def test_what_is_reserved_is_the_known_price_or_what_the_model_used_at_most(sett
     world.budgets_largest["big"] = (50_000, Decimal(3))
     after = estimate("big")
     assert (before.cost, after.cost) == (None, Decimal(3))
-    assert after.tokens - before.tokens == 50_000 - conf.RESERVE_TOKENS
+    assert after.tokens - before.tokens == 50_000 - world.RESERVE_TOKENS
 
 
 @on_postgresql
