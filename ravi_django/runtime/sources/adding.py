@@ -130,7 +130,7 @@ def _webhook(source: Source) -> Iterator[Fault]:
         yield "secret", f"{wanted}; or leave it empty, and call ravi_django.runtime.sources.webhooks.make_secret"
     if (scheme := source.options.get("scheme", signatures.RAVI)) not in list(signatures.SCHEMES):
         yield "options", f"scheme must be one of {', '.join(signatures.SCHEMES)}, not {scheme!r}"
-    yield from (("options", fault) for fault in adapter.faults(source.options))
+    yield from (("options", fault) for fault in adapter.option_errors(source.options))
 
 
 def _adapter(source: Source) -> Iterator[Fault]:
