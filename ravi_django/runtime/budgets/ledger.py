@@ -238,16 +238,16 @@ def _add(changes: _Changes, keys: Iterable[str], by: Mapping[str, Any]) -> None:
 
 def _charges(entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
     """The amounts that entries have used, by the path of their call."""
-    found: dict[str, dict[str, Any]] = {}
+    charges: dict[str, dict[str, Any]] = {}
     for entry in entries:
         if (entry.usage is None and entry.kind not in CALLS) or REFUSED in (entry.error or ()):
             continue
         path = entry.path[len(PAID) :].rpartition("#")[0] if entry.path.startswith(PAID) else entry.path
-        charge = found.setdefault(path, {"spent_tokens": 0, "spent_cost": ZERO, "spent_turns": 0})
+        charge = charges.setdefault(path, {"spent_tokens": 0, "spent_cost": ZERO, "spent_turns": 0})
         charge["spent_tokens"] += entry.usage.total if entry.usage else 0
         charge["spent_cost"] += dollars(entry.cost) if entry.usage else ZERO
         charge["spent_turns"] += entry.kind in CALLS
-    return found
+    return charges
 
 
 _ACCOUNT = postgres.columns(BudgetAccount, "account")
@@ -273,10 +273,10 @@ def locked(keys: Sequence[str]) -> dict[str, BudgetAccount]:
             f"SELECT {_ACCOUNT} FROM ravi_budgetaccount account"  # noqa: S608 - the names of our own columns
             " WHERE key IN (SELECT jsonb_array_elements_text(%s::jsonb)) ORDER BY key FOR UPDATE"
         )
-        found = [postgres.instance(BudgetAccount, row) for row in postgres.execute(sql, [postgres.texts(keys)])]
+        rows = [postgres.instance(BudgetAccount, row) for row in postgres.execute(sql, [postgres.texts(keys)])]
     else:
-        found = list(BudgetAccount.objects.select_for_update().filter(key__in=keys).order_by("key"))
-    return {row.key: row for row in found}
+        rows = list(BudgetAccount.objects.select_for_update().filter(key__in=keys).order_by("key"))
+    return {row.key: row for row in rows}
 
 
 def is_reserved(lease: Lease, path: str) -> bool:
@@ -286,9 +286,9 @@ def is_reserved(lease: Lease, path: str) -> bool:
 def take(lease: Lease, path: str, keys: Sequence[str], tokens: int, cost: Decimal) -> None:
     """Reserve in accounts that are locked."""
     if postgres.in_use():
-        place = [str(lease.run_id), str(lease.run.generation), path]
+        call_key = [str(lease.run_id), str(lease.run.generation), path]
         held = [str(tokens), str(cost), postgres.texts(keys)]
-        postgres.execute(_TAKE, [*held, *place, *held])
+        postgres.execute(_TAKE, [*held, *call_key, *held])
         return
     BudgetAccount.objects.filter(key__in=keys).update(
         reserved_tokens=F("reserved_tokens") + tokens,
@@ -321,6 +321,6 @@ def release(lease: Lease, paths: Sequence[str] | None) -> list[Reservation]:
         )
         return [postgres.instance(Reservation, row) for row in rows]
     which = Q() if paths is None else Q(generation=lease.run.generation, path__in=paths)
-    found = list(Reservation.objects.filter(which, run_id=lease.run_id))
-    Reservation.objects.filter(pk__in=[row.pk for row in found]).delete()
-    return found
+    reservations = list(Reservation.objects.filter(which, run_id=lease.run_id))
+    Reservation.objects.filter(pk__in=[row.pk for row in reservations]).delete()
+    return reservations
