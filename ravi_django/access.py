@@ -56,8 +56,8 @@ class AccessPolicy:
 
     def may_emit(self, user: Any, topic: TopicId) -> bool:
         """Whether `user` may publish to `topic` over REST."""
-        own = Agent.objects.filter(owner_id=user.pk, source=Agent.Source.ADMIN, spec__output_topic=str(topic))
-        return topic.source == str(user.pk) or permits(user, "ravi.emit_topic") or own.exists()
+        publishers = Agent.objects.filter(owner_id=user.pk, source=Agent.Source.ADMIN, spec__output_topic=str(topic))
+        return topic.source == str(user.pk) or permits(user, "ravi.emit_topic") or publishers.exists()
 
     def may_follow(self, user: Any, agent: Agent, topic: TopicId) -> bool:
         """Whether `agent` may follow `topic` for `user`."""
@@ -129,13 +129,13 @@ def find(user: Any, address: AgentId | str, session_id: UUID | None = None) -> s
     see it.
     """
     try:
-        found = specs.find_or_list(address) if user is None else specs.find(address)
+        agent = specs.find_or_list(address) if user is None else specs.find(address)
     except AgentNotFoundError as error:
         raise error if user is None else not_found(user, address, error) from None
-    if user is None or may_run(user, found) or (session_id is not None and _was_handed(user, found, session_id)):
-        return found
-    if allows("may_see_agent", user, _row(found)):
-        raise ForbiddenError(f"you may see agent {found.address}, but not run it")
+    if user is None or may_run(user, agent) or (session_id is not None and _was_handed(user, agent, session_id)):
+        return agent
+    if allows("may_see_agent", user, _row(agent)):
+        raise ForbiddenError(f"you may see agent {agent.address}, but not run it")
     raise not_found(user, address)
 
 
@@ -148,10 +148,10 @@ def not_found(user: Any, address: AgentId | str, error: AgentNotFoundError | Non
     return AgentNotFoundError(address, registry.hint_for(address, agents_seen(user)))
 
 
-def may_run(user: Any, found: specs.Found) -> bool:
-    if _is_default("may_run") and found.access == "authenticated":  # saves reading the row
+def may_run(user: Any, agent: specs.Found) -> bool:
+    if _is_default("may_run") and agent.access == "authenticated":  # saves reading the row
         return bool(getattr(user, "is_authenticated", False) and user.is_active)
-    return allows("may_run", user, _row(found))
+    return allows("may_run", user, _row(agent))
 
 
 def agents_seen(user: Any) -> dict[str, Agent | None]:
@@ -198,13 +198,13 @@ def check_journal(user: Any, run: Run) -> None:
         raise ForbiddenError("you may not read the journals of runs: you need ravi.view_journalentry")
 
 
-def check_follow(user: Any, found: specs.Found, topic: TopicId) -> None:
+def check_follow(user: Any, agent: specs.Found, topic: TopicId) -> None:
     """Raises AgentNotFoundError and ForbiddenError. The user None may follow all."""
-    if user is None or allows("may_follow", user, _row(found), topic):
+    if user is None or allows("may_follow", user, _row(agent), topic):
         return
-    if allows("may_see_agent", user, _row(found)):
-        raise ForbiddenError(f"{found.address} may not follow {topic} for user {user.get_username()!r}")
-    raise AgentNotFoundError(found.address)
+    if allows("may_see_agent", user, _row(agent)):
+        raise ForbiddenError(f"{agent.address} may not follow {topic} for user {user.get_username()!r}")
+    raise AgentNotFoundError(agent.address)
 
 
 def check_priority(user: Any, priority: Priority) -> None:
@@ -228,8 +228,8 @@ def _refused(wanted: Collection[Wanted], agents: Mapping[str, Agent]) -> tuple[s
     for topic in {topic for _, _, topic in wanted}:
         try:
             with transaction.atomic():  # a failed query of the policy breaks only this
-                found = policy().may_receive(list(users.values()), TopicId.parse(topic))
-                receivers[topic] = None if found is None else set(found)
+                receiving = policy().may_receive(list(users.values()), TopicId.parse(topic))
+                receivers[topic] = None if receiving is None else set(receiving)
         except Exception as error:
             failed[topic] = error
     runs = {
@@ -252,21 +252,21 @@ def _is_default(question: str) -> bool:
         return False
 
 
-def _row(found: specs.Found) -> Agent:
-    place = str(found.address)
-    return Agent.objects.filter(address=place).defer("spec").first() or Agent(address=place)
+def _row(agent: specs.Found) -> Agent:
+    address = str(agent.address)
+    return Agent.objects.filter(address=address).defer("spec").first() or Agent(address=address)
 
 
-def _was_handed(user: Any, found: specs.Found, session_id: UUID) -> bool:
+def _was_handed(user: Any, agent: specs.Found, session_id: UUID) -> bool:
     """Whether an agent that `user` may run has handed this conversation over to this one, also in several steps."""
     runs = Run.objects.filter(session_id=session_id, owner_id=user.pk, parent=None)
     rows = JournalEntry.objects.filter(run__in=runs, kind=HANDOFF, error__isnull=True)
     handed = [(row["from"], row["to"]) for row in rows.values_list("result", flat=True) if row]
-    seen, new = set[str](), {str(found.address)}
+    seen, new = set[str](), {str(agent.address)}
     while new:
         seen |= new
         new = {caller for caller, callee in handed if callee in new} - seen
-    return any(_may_still_run(user, address) for address in sorted(seen - {str(found.address)}))
+    return any(_may_still_run(user, address) for address in sorted(seen - {str(agent.address)}))
 
 
 def _may_still_run(user: Any, address: str) -> bool:

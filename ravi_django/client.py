@@ -112,20 +112,20 @@ class AsyncClient:
 
     async def _signs(self, run: str, after: int, first_s: float) -> AsyncGenerator[Json]:
         """The frames, and {} now and then between two of them. `first_s`: how long to try before the first sign."""
-        place, pauses, streams = _Place(after), _pauses(first_s), True
+        position, pauses, streams = _Position(after), _pauses(first_s), True
         while True:
             try:
-                found = self._streamed(run, place) if streams else self._pages(run, place)
-                async with aclosing(found) as frames:
+                source = self._streamed(run, position) if streams else self._pages(run, position)
+                async with aclosing(source) as frames:
                     async for frame in frames:
                         pauses = _pauses(STREAM_S)
-                        if place.take(frame):
+                        if position.take(frame):
                             yield frame
-                if place.is_end or not streams:
+                if position.is_end or not streams:
                     return
-                page = await self._page(run, place, limit=1)
+                page = await self._page(run, position, limit=1)
                 if page["done"]:  # with frames if the buffer lost what this client has
-                    for frame in filter(place.take, page["results"]):
+                    for frame in filter(position.take, page["results"]):
                         yield frame
                     return
                 pause = FIRST_PAUSE_S  # a server that stops has ended the stream
@@ -137,9 +137,9 @@ class AsyncClient:
             yield {}
             await self._sleep(pause)
 
-    async def _streamed(self, run: str, place: _Place) -> AsyncGenerator[Json]:
+    async def _streamed(self, run: str, position: _Position) -> AsyncGenerator[Json]:
         """The frames of one connection, and {} for each later comment."""
-        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(place.seq)}
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(position.seq)}
         request = self._http.build_request("GET", f"runs/{run}/events/", headers=headers)
         buffer = b""
         async with aclosing(self._chunks(request)) as chunks:
@@ -150,9 +150,9 @@ class AsyncClient:
                         _, _, data = event.partition(b"\ndata: ")
                         yield json.loads(data or b"{}")
 
-    async def _pages(self, run: str, place: _Place) -> AsyncGenerator[Json]:
+    async def _pages(self, run: str, position: _Position) -> AsyncGenerator[Json]:
         while True:
-            page = await self._page(run, place)
+            page = await self._page(run, position)
             for frame in page["results"]:
                 yield frame
             if page["done"]:
@@ -161,8 +161,8 @@ class AsyncClient:
                 yield {}
                 await self._sleep(POLL_S)
 
-    async def _page(self, run: str, place: _Place, limit: int = PAGE) -> Json:
-        return dict(await self.call("GET", f"runs/{run}/events/?after={place.seq}&limit={limit}"))
+    async def _page(self, run: str, position: _Position, limit: int = PAGE) -> Json:
+        return dict(await self.call("GET", f"runs/{run}/events/?after={position.seq}&limit={limit}"))
 
     async def cancel(self, run: str, reason: str = "") -> Json:
         """Request the cancellation of a run, and return the run."""
@@ -280,15 +280,15 @@ def _iterator(
 ) -> Callable[Concatenate[Client, P], Iterator[T]]:
     @wraps(method)
     def iterated(self: Client, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
-        found = method(self._blocking, *args, **options)
+        items = method(self._blocking, *args, **options)
         try:
             while True:
                 try:
-                    yield _result(found.__anext__())
+                    yield _result(items.__anext__())
                 except StopAsyncIteration:
                     return
         finally:
-            _result(found.aclose())
+            _result(items.aclose())
 
     return iterated
 
@@ -318,8 +318,8 @@ class Client:
         self.close()
 
 
-class _Place:
-    """The place in a run's stream."""
+class _Position:
+    """The position in a run's stream."""
 
     def __init__(self, after: int) -> None:
         self.seq = after
@@ -380,10 +380,10 @@ def _error_of(request: httpx.Request, response: httpx.Response) -> ApiError:
     try:
         error = response.json()["error"]
         message = f"{request.url} refuses the token: {error['message']}" if status == 401 else error["message"]
-        found = ApiError(status, error["code"], message, error.get("field"))
+        api_error = ApiError(status, error["code"], message, error.get("field"))
     except (ValueError, TypeError, KeyError):
         message = f"{request.url} answered with {status}, and not as ravi_django does: is this the URL of its mount?"
-        found = ApiError(status, "", message)
+        api_error = ApiError(status, "", message)
     wait = response.headers.get("Retry-After", "")
-    found.retry_after = float(wait) if wait.isascii() and wait.isdigit() else 0.0
-    return found
+    api_error.retry_after = float(wait) if wait.isascii() and wait.isdigit() else 0.0
+    return api_error

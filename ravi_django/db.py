@@ -21,16 +21,16 @@ def is_shared(wrapper: Any) -> bool:
     """Whether other clients use the session of this open connection: it is from Django's `pool`, or goes through a
     transaction pooler, which invents the backend pid of the protocol."""
     raw = wrapper.connection
-    found = getattr(raw, "ravi_shared", None)
-    if found is None:
+    shared = getattr(raw, "ravi_shared", None)
+    if shared is None:
         with wrapper.wrap_database_errors:
-            found = bool(wrapper.settings_dict["OPTIONS"].get("pool"))
-            if not found:
+            shared = bool(wrapper.settings_dict["OPTIONS"].get("pool"))
+            if not shared:
                 with raw.cursor() as cursor:
                     pid = cursor.execute("SELECT pg_backend_pid()", prepare=False).fetchone()[0]
-                found = raw.info.backend_pid != pid
-        raw.ravi_shared = found
-    return bool(found)
+                shared = raw.info.backend_pid != pid
+        raw.ravi_shared = shared
+    return bool(shared)
 
 
 class Bytes(Func):

@@ -41,18 +41,18 @@ _NOUNS |= {"fork_bytes": "bytes of forked conversations", "follows": "changes of
 
 def limit(name: str) -> int | None:
     """The limit of RAVI["LIMITS"] with this name, or None."""
-    found: int | None = None if conf.LIMITS is None else {**DEFAULTS["LIMITS"], **conf.LIMITS}[name]
-    return found
+    value: int | None = None if conf.LIMITS is None else {**DEFAULTS["LIMITS"], **conf.LIMITS}[name]
+    return value
 
 
-def faults(given: Any) -> Iterator[str]:
+def faults(setting: Any) -> Iterator[str]:
     """Errors in RAVI["LIMITS"]."""
-    if given is None:
+    if setting is None:
         return
-    if not isinstance(given, Mapping):
-        yield f" is {given!r}, not a dict of numbers by name"
+    if not isinstance(setting, Mapping):
+        yield f" is {setting!r}, not a dict of numbers by name"
         return
-    for name, value in given.items():
+    for name, value in setting.items():
         if name not in DEFAULTS["LIMITS"]:
             known = DEFAULTS["LIMITS"]
             yield f" has an unknown name {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}"
@@ -147,11 +147,11 @@ def open_one(user: Any, name: str, most: int | None = None) -> str:
     if most is None:
         return ""
     unknown: str | None = ""
-    found = _ask_cache(lambda: _free(f"ravi:open:{name}:{user.pk}", most), unknown)
-    if found is None and not permits(user, UNLIMITED):
+    key = _ask_cache(lambda: _free(f"ravi:open:{name}:{user.pk}", most), unknown)
+    if key is None and not permits(user, UNLIMITED):
         text = f"you have {most} open {name}, which is the limit; close one first"
         raise RateLimitedError(text, retry_after=LATER_S)
-    return found or ""
+    return key or ""
 
 
 wsgi_threads: WeakSet[threading.Thread] = WeakSet()  # that have served a call
@@ -179,7 +179,7 @@ def wsgi_wait() -> Iterator[None]:
 
 def _free(prefix: str, most: int) -> str | None:
     cache = _cache()
-    keys = [f"{prefix}:{place}" for place in range(most)]
+    keys = [f"{prefix}:{number}" for number in range(most)]
     taken = cache.get_many(keys)
     free = (key for key in keys if key not in taken)
     return next((key for key in free if cache.add(key, 1, timeout=OPEN_S)), None)  # `add` succeeds for one caller

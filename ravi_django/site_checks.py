@@ -76,7 +76,7 @@ def check_urls(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
 @register("ravi")
 def check_hidden_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Settings that ask owners to approve calls that they may not read: staff are asked instead."""
-    found: list[CheckMessage] = []
+    problems: list[CheckMessage] = []
     for tool in registry.known_tools():
         try:
             for kind in ("approval", "uncertain") if approvers_of(tool) is None else ("uncertain",):
@@ -84,8 +84,8 @@ def check_hidden_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMess
                     refuse_owner(tool, site_rules.addressees(kind, tool.name, risk.value))
         except InvalidInputError as error:
             hint = 'RAVI["ADDRESSEES"] names the owner for this tool: name "staff" or another address.'
-            found.append(Error(f"{error}.", hint=hint, id="ravi.E017"))
-    return found
+            problems.append(Error(f"{error}.", hint=hint, id="ravi.E017"))
+    return problems
 
 
 @register("ravi")
@@ -108,25 +108,25 @@ def check_litellm(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
 def check_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Tools that a model cannot understand, and calls that nobody can approve."""
     hint = "Write a docstring: what the tool does, and when to call it."
-    found: list[CheckMessage] = [
+    problems: list[CheckMessage] = [
         Warning(f"The tool {tool.name} has no description: a model sees its name alone.", hint=hint, id="ravi.W011")
         for tool in registry.known_tools()
         if not tool.description.strip()
     ]
     hint = '@tool(approvers="staff"), approvers= of the agent, or RAVI["ADDRESSEES"] = {"approval": "staff"}.'
-    for (place, tool), risk in {(place, tool): risk for place, tool, risk, to in asked() if to is None}.items():
-        text = f"{place}: {tool} has {risk.value} risk and no approvers: each call is denied."
-        found.append(Warning(text, hint=hint, id="ravi.W012"))
-    return found
+    for (owner, tool), risk in {(owner, tool): risk for owner, tool, risk, to in asked() if to is None}.items():
+        text = f"{owner}: {tool} has {risk.value} risk and no approvers: each call is denied."
+        problems.append(Warning(text, hint=hint, id="ravi.W012"))
+    return problems
 
 
 def asked() -> Iterator[tuple[str, str, Risk, Addressees | None]]:
     """For each agent, tool and risk: who is asked for approval."""
-    for place, gate, tools in _gates():
+    for owner, gate, tools in _gates():
         for tool in tools:
             for risk, to in gate.asked(tool):
                 with suppress(InvalidInputError):  # another check reports it
-                    yield place, tool.name, risk, to or site_rules.addressees("approval", tool.name, risk.value)
+                    yield owner, tool.name, risk, to or site_rules.addressees("approval", tool.name, risk.value)
 
 
 def _gates() -> Iterator[tuple[str, ApprovalGate, list[Tool]]]:
@@ -142,13 +142,13 @@ def check_models(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Of registered agents; the doctor sees those in the database too. Another process may have the key."""
     if sys.argv[1:2] != _CHECK or conf.ENGINE == "manual":  # tests call no model
         return []
-    found: list[CheckMessage] = []
+    problems: list[CheckMessage] = []
     for model, fault, agents in agent_models.used(agent_models.in_code()):
         doubt = getattr(model, "doubt", str)()
         for text, id in ((fault, MODEL_IDS[fault.error] if fault else ""), (doubt, "ravi.I005")):
             if text:
-                found.append(Info(f"{text} ({', '.join(agents)})", id=id))
-    return found
+                problems.append(Info(f"{text} ({', '.join(agents)})", id=id))
+    return problems
 
 
 @register("ravi")

@@ -73,23 +73,23 @@ def message_to_chat(msg: Message) -> ChatMessage:
     A message that was published to a topic is framed as information from other people."""
     if not msg.is_broadcast:
         return unframed(msg)
-    said = unframed(msg)
-    mark = said.digest.hex()[:32]  # a digest of the framed text, so the text cannot contain its own end mark
+    chat = unframed(msg)
+    mark = chat.digest.hex()[:32]  # a digest of the framed text, so the text cannot contain its own end mark
     sender = "a person" if msg.sender is None else f"the agent {msg.sender}"
     begin, end = _PUBLISHED.format(topic=msg.target, sender=sender, mark=mark), f"\nEND {mark}"
-    if all(isinstance(block, TextBlock) for block in said.content):
-        return ChatMessage.of(Role.USER, f"{begin}{said.text}{end}")
-    return ChatMessage(role=Role.USER, content=[TextBlock(text=begin), *said.content, TextBlock(text=end)])
+    if all(isinstance(block, TextBlock) for block in chat.content):
+        return ChatMessage.of(Role.USER, f"{begin}{chat.text}{end}")
+    return ChatMessage(role=Role.USER, content=[TextBlock(text=begin), *chat.content, TextBlock(text=end)])
 
 
 def unframed(msg: Message) -> ChatMessage:
     """`message_to_chat` without the frame, for code and for callers that add their own frame."""
     payload = msg.payload
     if isinstance(payload, ChatPayload):
-        said = payload.message
-        if said.role is Role.USER:
-            return said
-        return ChatMessage(role=Role.USER, content=said.content, name=said.name, metadata=said.metadata)
+        message = payload.message
+        if message.role is Role.USER:
+            return message
+        return ChatMessage(role=Role.USER, content=message.content, name=message.name, metadata=message.metadata)
     if isinstance(payload, ToolExecutionResult):
         return ChatMessage(role=Role.USER, content=payload.content)
     return ChatMessage.of(Role.USER, msg.text)
@@ -97,8 +97,8 @@ def unframed(msg: Message) -> ChatMessage:
 
 def final_text(messages: Sequence[ChatMessage]) -> str:
     """The text of the last assistant turn that has one, or ""."""
-    said = (message.text for message in reversed(messages) if message.role is Role.ASSISTANT)
-    return next((text for text in said if text.strip()), "")
+    texts = (message.text for message in reversed(messages) if message.role is Role.ASSISTANT)
+    return next((text for text in texts if text.strip()), "")
 
 
 async def deliver(
@@ -135,13 +135,13 @@ def checked_names(names: Any) -> frozenset[str]:
     """Validate an agent's `public_signals`. Raises InvalidInputError."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InvalidInputError(f"public_signals must be a set of names, not {names!r}", field="public_signals")
-    found = list(names)
-    for name in found:
+    listed = list(names)
+    for name in listed:
         if check_text("public_signals", name, 200).startswith(RESERVED):
             raise InvalidInputError(
                 f"public_signals: {name!r} has a reserved prefix: {', '.join(RESERVED)}", field="public_signals"
             )
-    return frozenset(found)
+    return frozenset(listed)
 
 
 def names_of(agent: Any, names: Iterable[str] | None) -> frozenset[str]:

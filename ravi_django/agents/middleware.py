@@ -83,18 +83,18 @@ _NONE = MiddlewarePipeline()
 async def _run(middlewares: list[Any], context: Any, final: Callable[[], Awaitable[None]]) -> None:
     """Each `call_next` works once: a call that is made twice would be journaled as one."""
 
-    def next_of(place: int) -> Callable[[], Awaitable[None]]:
+    def next_of(index: int) -> Callable[[], Awaitable[None]]:
         called = False
 
         async def call_next() -> None:
             nonlocal called
             if called:
-                raise RuntimeError(f"{type(middlewares[place - 1]).__name__} called call_next() twice")
+                raise RuntimeError(f"{type(middlewares[index - 1]).__name__} called call_next() twice")
             called = True
-            if place == len(middlewares):
+            if index == len(middlewares):
                 await final()
             else:
-                await middlewares[place].process(context, next_of(place + 1))
+                await middlewares[index].process(context, next_of(index + 1))
 
         return call_next
 
@@ -145,10 +145,10 @@ class Hooks:
         return cls([hooks] if isinstance(hooks, Mapping) or not isinstance(hooks, Iterable) else hooks)
 
     def add(self, listener: Any) -> None:
-        found = dict(_functions(listener))
-        if not found:
+        functions = dict(_functions(listener))
+        if not functions:
             raise TypeError(f"{listener!r} has no hooks; add methods such as on_run_start, or pass a mapping")
-        for event, function in found.items():
+        for event, function in functions.items():
             self._by_event.setdefault(event, []).append(function)
 
     def on(self, event: HookEvent | str, function: Hook) -> None:
@@ -163,10 +163,10 @@ class Hooks:
     async def fire(self, call: HookCall) -> None:
         for function in self._by_event.get(call.event, ()):
             try:
-                given = function(call)
-                if inspect.isawaitable(given):
+                result = function(call)
+                if inspect.isawaitable(result):
                     async with asyncio.timeout(HOOK_TIMEOUT_S):
-                        await given
+                        await result
             except BaseException as error:  # also SystemExit, and the cancellation of the hook's own task
                 task = asyncio.current_task()
                 if isinstance(error, GeneratorExit) or (

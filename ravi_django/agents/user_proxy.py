@@ -91,11 +91,11 @@ class UserProxyAgent:
 def _names(inbox: list[Message]) -> list[str]:
     """The names by which the messages are answered: the correlation id, or the message's own id if it has none or an
     earlier message has the same."""
-    found: list[str] = []
+    names: list[str] = []
     for message in inbox:
-        known = message.correlation_id in ("", *found)
-        found.append(message.id if known else message.correlation_id)
-    return found
+        known = message.correlation_id in ("", *names)
+        names.append(message.id if known else message.correlation_id)
+    return names
 
 
 def _asked(message: Message) -> tuple[str, dict[str, Any]]:

@@ -46,27 +46,27 @@ SESSION = "rest_framework.authentication.SessionAuthentication"
 
 def authenticators() -> list[Any]:
     """Instances of the configured classes, in order; token (when its app is installed) and session by default."""
-    own = [TOKEN, SESSION] if apps.is_installed("rest_framework.authtoken") else [SESSION]
+    default = [TOKEN, SESSION] if apps.is_installed("rest_framework.authtoken") else [SESSION]
     # An empty list, which would refuse all users, counts as not set.
-    paths = conf.API_AUTHENTICATION or api_settings.user_settings.get("DEFAULT_AUTHENTICATION_CLASSES") or own
+    paths = conf.API_AUTHENTICATION or api_settings.user_settings.get("DEFAULT_AUTHENTICATION_CLASSES") or default
     return [_class_of(path)() for path in paths]
 
 
 def challenge(request: Any, used: list[Any]) -> str:
     """The WWW-Authenticate header of the first authenticator that has one. Session authentication has none; without a
     header DRF would answer missing credentials with 403."""
-    found = (authenticator.authenticate_header(request) for authenticator in used)
-    return next(filter(None, found), 'Session realm="api"')
+    headers = (authenticator.authenticate_header(request) for authenticator in used)
+    return next(filter(None, headers), 'Session realm="api"')
 
 
 def ways(request: Any, used: list[Any]) -> str:
     """The message of a 401 without credentials: what this site accepts."""
     schemes = [str(one.authenticate_header(request) or "").partition(" ")[0] for one in used]
-    found = [f"the header Authorization: {scheme} …" for scheme in dict.fromkeys(schemes) if scheme]
+    credentials = [f"the header Authorization: {scheme} …" for scheme in dict.fromkeys(schemes) if scheme]
     if any(isinstance(one, SessionAuthentication) for one in used):
-        found.append("the session cookie and X-CSRFToken of a page of this site")
+        credentials.append("the session cookie and X-CSRFToken of a page of this site")
     add = "" if any(schemes) else "; for programs add rest_framework.authtoken to INSTALLED_APPS and make a token"
-    return f"no credentials: send {' or '.join(found)}{add}"
+    return f"no credentials: send {' or '.join(credentials)}{add}"
 
 
 def credential_of(request: Any) -> Credential:
@@ -83,10 +83,10 @@ class TicketAuthentication(BaseAuthentication):
         ticket = request.query_params.get("ticket")
         if ticket is None:
             return None
-        found = take_ticket(ticket, request.parser_context["view"].run_id)
-        if found is None:
+        token = take_ticket(ticket, request.parser_context["view"].run_id)
+        if token is None:
             raise AuthenticationFailed("the ticket was used, has expired or is unknown")
-        return found.user, found
+        return token.user, token
 
 
 @cache
@@ -109,7 +109,7 @@ class StrictJSONParser(BaseParser):
     ) -> dict[str, Any]:
         body = stream.read()
         try:
-            found = read_json(body)
+            parsed = read_json(body)
         except InvalidInputError as error:
             if error.field is None:  # of the text, not of a value in it
                 raise ParseError(str(error)) from None
@@ -117,9 +117,9 @@ class StrictJSONParser(BaseParser):
             raise
         except ValueError as error:
             raise ParseError(f"the body is not JSON: {error}") from None
-        if not isinstance(found, dict):
+        if not isinstance(parsed, dict):
             raise ParseError("the body must be a JSON object")
-        return found
+        return parsed
 
 
 MAX_ACCEPTED = 50  # media types of the header Accept
@@ -284,22 +284,22 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
         """A page of `rows`. `prepare` completes the page's rows, or returns other rows to show; `sizes` returns the
         bytes that it adds to each row."""
         pages: Any = self.paginator
-        found = pages.paginate_queryset(rows, self.request, self)
+        fitting = pages.paginate_queryset(rows, self.request, self)
         if sizes is not None:
-            found = pages.fit(found, sizes(found))
-        shown = (prepare(found) if prepare is not None else None) or found
-        data = self.get_serializer(shown, many=True).data
-        parts = data if len(shown) == len(found) else _with_their_own(found, shown, data)
-        response: Response = pages.get_paginated_response(pages.cut(found, parts))
+            fitting = pages.fit(fitting, sizes(fitting))
+        prepared = (prepare(fitting) if prepare is not None else None) or fitting
+        data = self.get_serializer(prepared, many=True).data
+        parts = data if len(prepared) == len(fitting) else _with_their_own(fitting, prepared, data)
+        response: Response = pages.get_paginated_response(pages.cut(fitting, parts))
         return response
 
 
-def _with_their_own(rows: list[Any], shown: list[Any], data: list[Any]) -> list[list[Any]]:
+def _with_their_own(rows: list[Any], prepared: list[Any], data: list[Any]) -> list[list[Any]]:
     """The JSON of each row, and of the rows that `prepare` has added after it."""
-    own: set[int] = {id(row) for row in rows}
+    ids: set[int] = {id(row) for row in rows}
     parts: list[list[Any]] = []
-    for row, body in zip(shown, data, strict=True):
-        if id(row) in own:
+    for row, body in zip(prepared, data, strict=True):
+        if id(row) in ids:
             parts.append([])
         parts[-1].append(body)
     return parts
@@ -319,7 +319,7 @@ def _hint(path: str) -> str:
     if path.endswith("/"):
         return ""
     try:
-        found = resolve(f"{path}/")
+        match = resolve(f"{path}/")
     except Resolver404:
         return ""
-    return "" if getattr(found.func, "view_class", None) is NothingView else "; add a slash at the end"
+    return "" if getattr(match.func, "view_class", None) is NothingView else "; add a slash at the end"

@@ -142,9 +142,9 @@ def streams_asgi(request: Any, instead: str) -> bool:
     return is_asgi
 
 
-def opening_of(request: Any, run: Run | None, place: str, only: Only = EVERY) -> Opening:
+def opening_of(request: Any, run: Run | None, slot: str, only: Only = EVERY) -> Opening:
     whole = hidden.sees(request.user)
-    return Opening(request.user.pk, base.credential_of(request), place, run, whole=whole, only=only)
+    return Opening(request.user.pk, base.credential_of(request), slot, run, whole=whole, only=only)
 
 
 def streaming(body: Any) -> StreamingHttpResponse:
@@ -162,15 +162,15 @@ def close_connections() -> None:
 def _after(request: Any) -> int:
     """A reconnecting EventSource requests its first address again, and sends the last event's number in
     Last-Event-ID."""
-    for name, given in (
+    for name, value in (
         ("Last-Event-ID", request.headers.get("Last-Event-ID")),
         ("after", request.query_params.get("after")),
     ):
-        if given is None or (given == "" and name != "after"):
+        if value is None or (value == "" and name != "after"):
             continue
-        if not SEQ.match(given):
-            raise InvalidInputError(f"{name} must be the number of an event, from 0, not {given!r}", field=name)
-        return int(given)
+        if not SEQ.match(value):
+            raise InvalidInputError(f"{name} must be the number of an event, from 0, not {value!r}", field=name)
+        return int(value)
     return 0
 
 

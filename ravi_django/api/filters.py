@@ -41,12 +41,12 @@ MAX_BYTES = 4 * 1024 * 1024  # of a page; a single row may have more
 
 def limit_of(request: Any, default: int = LIMIT, most: int = MAX_LIMIT) -> int:
     """`?limit=`: more than `most` is `most`. Raises InvalidInputError."""
-    given = request.query_params.get("limit")
-    if given is None:
+    text = request.query_params.get("limit")
+    if text is None:
         return default
-    if not given.isascii() or not given.isdigit() or int(given[:9]) < 1:
-        raise InvalidInputError(f"limit must be a whole number from 1 to {most}, not {given!r}", field="limit")
-    return min(int(given[:9]), most)
+    if not text.isascii() or not text.isdigit() or int(text[:9]) < 1:
+        raise InvalidInputError(f"limit must be a whole number from 1 to {most}, not {text!r}", field="limit")
+    return min(int(text[:9]), most)
 
 
 class Pages(CursorPagination):
@@ -77,21 +77,21 @@ class Pages(CursorPagination):
     def fit(self, rows: list[Any], sizes: list[int]) -> list[Any]:
         """The rows of the page that fit into MAX_BYTES, at least one; the page's links lead to the others."""
         back = self.cursor is not None and self.cursor.reverse
-        kept = _fitting(reversed(sizes) if back else sizes)
-        if kept == len(rows):
+        count = _fitting(reversed(sizes) if back else sizes)
+        if count == len(rows):
             return rows
         if back:
-            self.has_previous, self.page = True, rows[-kept:]
-            self.previous_position = self._get_position_from_instance(rows[-kept - 1], self.ordering)
+            self.has_previous, self.page = True, rows[-count:]
+            self.previous_position = self._get_position_from_instance(rows[-count - 1], self.ordering)
         else:
-            self.has_next, self.page = True, rows[:kept]
-            self.next_position = self._get_position_from_instance(rows[kept], self.ordering)
+            self.has_next, self.page = True, rows[:count]
+            self.next_position = self._get_position_from_instance(rows[count], self.ordering)
         return list(self.page)
 
     def cut(self, rows: list[Any], parts: list[Any]) -> list[Any]:
         """The JSON of the rows that fit into a page; `parts` has that of each row, a list where it is several."""
-        kept = self.fit(rows, [len(to_json(part)) for part in parts])
-        parts = parts[: len(kept)] if kept[:1] == rows[:1] else parts[-len(kept) :]
+        fitting = self.fit(rows, [len(to_json(part)) for part in parts])
+        parts = parts[: len(fitting)] if fitting[:1] == rows[:1] else parts[-len(fitting) :]
         return [body for part in parts for body in (part if isinstance(part, list) else [part])]
 
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
@@ -100,13 +100,13 @@ class Pages(CursorPagination):
 
 def _fitting(sizes: Iterable[int]) -> int:
     """How many of these sizes fit into MAX_BYTES with the page's links, at least one."""
-    kept, total = 0, MAX_BYTES // 64
+    count, total = 0, MAX_BYTES // 64
     for size in sizes:
         total += size
-        if kept and total > MAX_BYTES:
+        if count and total > MAX_BYTES:
             break
-        kept += 1
-    return kept
+        count += 1
+    return count
 
 
 class _Weighed:
@@ -118,14 +118,14 @@ class _Weighed:
     def order_by(self, *names: str) -> _Weighed:
         return _Weighed(self._rows.order_by(*names), self._columns, self._pages)
 
-    def filter(self, *given: Any, **fields: Any) -> _Weighed:
-        return _Weighed(self._rows.filter(*given, **fields), self._columns, self._pages)
+    def filter(self, *conditions: Any, **fields: Any) -> _Weighed:
+        return _Weighed(self._rows.filter(*conditions, **fields), self._columns, self._pages)
 
     def __getitem__(self, part: slice) -> Any:
         """The rows of a page and the next row, if any."""
         lengths = [Coalesce(Bytes(name), 0) for name in self._columns]
-        kept = _fitting(self._rows.values_list(reduce(add, lengths), flat=True)[part])
-        self._pages.page_size = min(self._pages.page_size, kept)
+        count = _fitting(self._rows.values_list(reduce(add, lengths), flat=True)[part])
+        self._pages.page_size = min(self._pages.page_size, count)
         return self._rows[part.start : part.start + self._pages.page_size + 1]
 
 
@@ -142,8 +142,8 @@ class AddressPages(Pages):
         return self.page
 
     def fit(self, rows: list[Any], sizes: list[int]) -> list[Any]:
-        kept = _fitting(reversed(sizes) if self._is_back else sizes)
-        self.page = rows[len(rows) - kept :] if self._is_back else rows[:kept]
+        count = _fitting(reversed(sizes) if self._is_back else sizes)
+        self.page = rows[len(rows) - count :] if self._is_back else rows[:count]
         return list(self.page)
 
     def get_next_link(self) -> str | None:
@@ -174,11 +174,11 @@ class Backend(DjangoFilterBackend):
         """django-filter's own translation of faults would interpret a `%` of the client as a format."""
         filterset: Any = self.get_filterset(request, queryset, view)
         if not filterset.is_valid():
-            faults = {
+            errors = {
                 name: [ErrorDetail(fault["message"], fault["code"] or "invalid") for fault in of]
                 for name, of in filterset.errors.get_json_data().items()
             }
-            raise serializers.ValidationError(faults)
+            raise serializers.ValidationError(errors)
         return filterset.qs  # type: ignore[no-any-return]
 
 
@@ -207,11 +207,11 @@ def moment_of(text: str, name: str) -> datetime:
     """A date or a time in ISO 8601, in UTC if it has no offset. Raises InvalidInputError."""
     try:
         day = parse_date(text)
-        found = datetime(day.year, day.month, day.day) if day else parse_datetime(text)
-        if found is not None:
-            found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
-            first_id_of(found)  # raises for a time that no id can have
-            return found
+        moment = datetime(day.year, day.month, day.day) if day else parse_datetime(text)
+        if moment is not None:
+            moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+            first_id_of(moment)  # raises for a time that no id can have
+            return moment
     except (ValueError, OverflowError):
         pass
     raise InvalidInputError(f"{name} must be a date or a time in ISO 8601, not {text[:LONGEST]!r}", field=name)

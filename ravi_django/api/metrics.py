@@ -78,15 +78,15 @@ class UsageFilters(FilterSet):
 
     def filter_queryset(self, queryset: QuerySet[Run]) -> QuerySet[Run]:
         """Through the index of the ids, which begin with the time in milliseconds."""
-        given = self.form.cleaned_data
-        until = given["until"] or datetime.now(UTC)
-        since = given["since"] or max(until - SPAN, EPOCH)
+        cleaned = self.form.cleaned_data
+        until = cleaned["until"] or datetime.now(UTC)
+        since = cleaned["since"] or max(until - SPAN, EPOCH)
         if since > until:
             raise InvalidInputError("since must not be after until", field="since")
         if until - since > MAX_SPAN:
             raise InvalidInputError(f"since must be within {MAX_SPAN.days} days before until", field="since")
         rows = super().filter_queryset(queryset).filter(id__gte=first_id_of(since))
-        return rows.filter(id__lt=first_id_of(until)) if given["until"] else rows
+        return rows.filter(id__lt=first_id_of(until)) if cleaned["until"] else rows
 
 
 class UsageViewSet(ApiViewSet):
@@ -233,10 +233,10 @@ class MetricsView(ApiView):
             raise ForbiddenError("these figures are for staff with the permission ravi.view_humanrequest")
         since = _since(request.query_params)
         theirs = figures.tenants_for(user)
-        found = figures.figures(since, theirs)
+        rows = figures.figures(since, theirs)
         if isinstance(request.accepted_renderer, PrometheusRenderer):
-            return Response(prometheus(found) + _event_bus(), content_type=PROMETHEUS)
-        return Response(MetricsSerializer({"since": since, "requests": found}).data)
+            return Response(prometheus(rows) + _event_bus(), content_type=PROMETHEUS)
+        return Response(MetricsSerializer({"since": since, "requests": rows}).data)
 
 
 def _event_bus() -> str:
@@ -255,9 +255,9 @@ def _event_bus() -> str:
     )
 
 
-def _since(given: Any) -> datetime:
+def _since(query: Any) -> datetime:
     present = datetime.now(UTC)
-    since = moment_of(given["since"], "since") if "since" in given else present - figures.SPAN
+    since = moment_of(query["since"], "since") if "since" in query else present - figures.SPAN
     if not present - MAX_SPAN <= since <= present:
         raise InvalidInputError(f"since must be within the last {MAX_SPAN.days} days", field="since")
     return since

@@ -131,20 +131,20 @@ def description(mount: str, script_name: str) -> dict[str, Any]:
     }
     with patched_settings(settings), override("en"):
         generator = SchemaGenerator(patterns=[path(mount, include(urls.urlpatterns))])  # type: ignore[no-untyped-call]
-        found: dict[str, Any] = generator.get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
-    for address, operations in list(found["paths"].items()):
+        document: dict[str, Any] = generator.get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
+    for address, operations in list(document["paths"].items()):
         if "{type}/" in address:
-            found["paths"][address.replace("{type}/", "{namespace}/{type}/")] = _in_namespace(operations)
-    return found
+            document["paths"][address.replace("{type}/", "{namespace}/{type}/")] = _in_namespace(operations)
+    return document
 
 
 def _in_namespace(operations: dict[str, Any]) -> dict[str, Any]:
-    place = {"in": "path", "name": "namespace", "schema": {"type": "string"}, "required": True}
+    namespace = {"in": "path", "name": "namespace", "schema": {"type": "string"}, "required": True}
     return {
         method: {
             **operation,
             "operationId": f"{operation['operationId']}_in_namespace",
-            "parameters": [place, *operation["parameters"]],
+            "parameters": [namespace, *operation["parameters"]],
         }
         for method, operation in operations.items()
     }

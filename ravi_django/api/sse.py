@@ -59,7 +59,7 @@ async def events(frames: AsyncGenerator[dict[str, Any]], opening: Opening) -> As
 
 
 async def relay(
-    found: AsyncGenerator[T],
+    source: AsyncGenerator[T],
     opening: Opening,
     encode: Callable[[T], bytes],
     fault: Callable[[bool], bytes] = lambda is_slow: b"",
@@ -67,12 +67,12 @@ async def relay(
     """What is found, encoded, until it ends or the opening is revoked. Waits on the event loop, without a thread. After
     a failure the stream ends with `fault(False)`; after a client took nothing for SLOW_S, with `fault(True)`."""
     try:
-        async with watched(opening), aclosing(found), aclosing(with_pauses(found, KEEP_ALIVE_S)) as coming:
+        async with watched(opening), aclosing(source), aclosing(with_pauses(source, KEEP_ALIVE_S)) as coming:
             yield OPENING
             async for one in coming:
                 if opening.revoked:
                     return
-                with _closed_after(openings.SLOW_S, coming, found) as slow:
+                with _closed_after(openings.SLOW_S, coming, source) as slow:
                     yield KEEP_ALIVE if one is None else encode(one)
                 if slow:
                     await slow[0]
@@ -84,13 +84,13 @@ async def relay(
 
 
 @contextmanager
-def _closed_after(seconds: float, *found: AsyncGenerator[Any]) -> Iterator[list[asyncio.Task[None]]]:
+def _closed_after(seconds: float, *generators: AsyncGenerator[Any]) -> Iterator[list[asyncio.Task[None]]]:
     """Close the generators, and so let go of what they have read, if the block takes too long. The block goes on: only
     the server can end it."""
 
     async def close() -> None:
         log.info("an event stream: a slow client is cut", extra={"action": "sse.slow"})
-        for one in found:
+        for one in generators:
             await one.aclose()
 
     closing: list[asyncio.Task[None]] = []

@@ -15,8 +15,8 @@ from ravi_django.kernel.errors import InvalidInputError
 def check_text(field: str, value: Any, most: int, *, least: int = 1) -> str:
     """A string of `least` to `most` characters. NUL is refused: PostgreSQL cannot store it."""
     if not isinstance(value, str) or not least <= len(value) <= most or "\0" in value:
-        words = f"{field} must be a string of {least} to {most} characters without NUL, not {value!r:.100}"
-        raise InvalidInputError(words, field=field)
+        message = f"{field} must be a string of {least} to {most} characters without NUL, not {value!r:.100}"
+        raise InvalidInputError(message, field=field)
     return value
 
 
@@ -37,19 +37,19 @@ def seconds_of(value: Any) -> Any:
 
 def check_seconds(field: str, value: Any, below: float = math.inf) -> float:
     """A span of time, as a number of seconds or a timedelta."""
-    found = seconds_of(value)
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < below:
+    seconds = seconds_of(value)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < below:
         end = "" if below == math.inf else f" and below {below:g}"
         raise InvalidInputError(f"{field} is a number of seconds above 0{end}, not {value!r:.100}", field=field)
-    return float(found)
+    return float(seconds)
 
 
 def check_span(field: str, value: Any) -> float:
     """As `check_seconds`, but 0 and times that have passed are allowed."""
-    found = seconds_of(value)
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+    seconds = seconds_of(value)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         raise InvalidInputError(f"{field} is a number of seconds or a timedelta, not {value!r:.100}", field=field)
-    return float(found)
+    return float(seconds)
 
 
 LISTED = 20  # names in an error

@@ -100,7 +100,7 @@ class FinishReason(StrEnum):
         name = name.lower().replace("-", "_")
         if name in cls._value2member_map_:
             return cls(name)
-        return next((reason for words, reason in _REASONS if re.search(words, name)), cls.STOP)
+        return next((reason for pattern, reason in _REASONS if re.search(pattern, name)), cls.STOP)
 
 
 _REASONS = (  # the first whose words are in the name

@@ -75,9 +75,9 @@ class Addressees(BaseModel):
             return cls(steps=tuple(_step(one) for one in many))
         except ValidationError as error:
             fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            place = ".".join(str(part) for part in fault["loc"])
-            words = fault["msg"].removeprefix("Value error, ")
-            raise InvalidInputError(f"{field}: {f'{place}: ' if place else ''}{words}", field=field) from None
+            path = ".".join(str(part) for part in fault["loc"])
+            message = fault["msg"].removeprefix("Value error, ")
+            raise InvalidInputError(f"{field}: {f'{path}: ' if path else ''}{message}", field=field) from None
         except ValueError as error:
             raise InvalidInputError(f"{field}: {error}", field=field) from None
 
@@ -89,10 +89,10 @@ class Addressees(BaseModel):
 
     def to_json(self) -> Any:
         """The shortest form that `of` reads."""
-        said: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
-        steps = [step["to"] if set(step) == {"to"} else step for step in said["steps"]]
+        fields: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
+        steps = [step["to"] if set(step) == {"to"} else step for step in fields["steps"]]
         if self.four_eyes is not None:
-            return {**said, "steps": said["steps"]}
+            return {**fields, "steps": fields["steps"]}
         return steps[0] if len(steps) == 1 else steps
 
 

@@ -25,14 +25,14 @@ def is_secret(name: str) -> bool:
 
 
 def secret_names(value: Any, at: str = "") -> Iterator[str]:
-    """The dotted places of keys and passwords inside a JSON value."""
+    """The dotted paths of keys and passwords inside a JSON value."""
     if isinstance(value, Mapping):
         for name, item in value.items():
-            place = f"{at}.{name}" if at else str(name)
+            path = f"{at}.{name}" if at else str(name)
             if item and is_secret(str(name)):
-                yield place
+                yield path
             else:
-                yield from secret_names(item, place)
+                yield from secret_names(item, path)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from secret_names(item, f"{at}.{index}")
@@ -57,6 +57,6 @@ def secret_values(value: Any, *, inside: bool = False) -> Iterator[str]:
 
 
 def refuse_secrets(value: Any, field: str) -> None:
-    """Raises SecretRefusedError that names the place, never the value."""
-    for place in secret_names(value, field):
-        raise SecretRefusedError(place)
+    """Raises SecretRefusedError that names the path, never the value."""
+    for path in secret_names(value, field):
+        raise SecretRefusedError(path)

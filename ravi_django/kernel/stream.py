@@ -86,5 +86,5 @@ def event_of(frame: Mapping[str, Any]) -> StreamEvent:
             values["events"] = [event_of(one) for one in frames]
         return kind.model_validate(values)
     except (AttributeError, TypeError, ValidationError) as error:
-        words = " ".join(str(error).split()).partition(" [type=")[0]
-        raise InvalidInputError(f"not a frame of type {frame['type']}: {words}") from None
+        message = " ".join(str(error).split()).partition(" [type=")[0]
+        raise InvalidInputError(f"not a frame of type {frame['type']}: {message}") from None

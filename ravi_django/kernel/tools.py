@@ -132,14 +132,14 @@ def is_too_deep(arguments: Any) -> bool:
     the stack."""
     level = [arguments]
     for _ in range(MAX_ARGUMENTS_DEPTH):
-        found = {  # each once: a value may contain itself
+        inner_values = {  # each once: a value may contain itself
             id(inner): inner
             for part in level
             if isinstance(part, dict | list | tuple)
             for inner in (part.values() if isinstance(part, dict) else part)
             if isinstance(inner, dict | list | tuple)
         }
-        level = list(found.values())
+        level = list(inner_values.values())
         if not level:
             return False
     return True

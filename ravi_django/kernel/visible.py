@@ -19,7 +19,7 @@ def visible(text: str) -> str:
 
 def hides(text: str) -> bool:
     """Whether `visible` would change it."""
-    return any(_is_hidden(found[0]) for found in _SUSPECT.finditer(text))
+    return any(_is_hidden(match[0]) for match in _SUSPECT.finditer(text))
 
 
 def money(cost: Decimal | float | None, *, unknown: bool = False) -> str:
@@ -36,10 +36,10 @@ def _is_hidden(char: str) -> bool:
     return unicodedata.category(char) in _KINDS or char in _BLANK or 0xE0100 <= ord(char) <= 0xE01EF
 
 
-def _as_json(found: re.Match[str]) -> str:
-    if not _is_hidden(found[0]):
-        return found[0]
-    code = ord(found[0])
+def _as_json(match: re.Match[str]) -> str:
+    if not _is_hidden(match[0]):
+        return match[0]
+    code = ord(match[0])
     if code < 0x10000:
         return f"\\u{code:04x}"
     high, low = divmod(code - 0x10000, 0x400)

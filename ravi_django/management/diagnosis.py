@@ -33,7 +33,7 @@ from ravi_django.runtime.streams.buffer import get_buffer
 from ravi_django.runtime.streams.valkey import ValkeyBuffer
 from ravi_django.site_checks import NOTES, asked
 
-SHOWN = 5  # sources or agents; the admin lists them all
+LISTED = 5  # sources or agents; the admin lists them all
 UNFINISHED = (Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.QUEUED)
 OLDEST_POSTGRES = 14_00_00  # what Django 5.2 supports
 
@@ -111,14 +111,14 @@ _POOLER = "behind a pooler"
 
 def _connections() -> Iterator[Finding]:
     """The kind of each connection. A connection through a pooler has no prepared statements."""
-    own = connection.copy()
-    own.settings_dict = own_settings()
+    direct = connection.copy()
+    direct.settings_dict = own_settings()
     try:
-        own.ensure_connection()
-        ways = [_way(connection), _way(own) + (", by RAVI['DATABASE_DIRECT']" if conf.DATABASE_DIRECT else "")]
-        same = _identity(connection) == _identity(own)
+        direct.ensure_connection()
+        ways = [_way(connection), _way(direct) + (", by RAVI['DATABASE_DIRECT']" if conf.DATABASE_DIRECT else "")]
+        same = _identity(connection) == _identity(direct)
     finally:
-        own.close()
+        direct.close()
     for kind, way in (("web", ways[0]), ("threads", ways[1]), ("heartbeat", ways[1]), ("loop", ways[1])):
         yield Finding("ok", f"connection: {kind}: {way}")
     if ways[0] == _POOLER and not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
@@ -189,7 +189,7 @@ def people() -> Iterator[Finding]:
         fix = "add the field, or name a group or a permission in RAVI['ADDRESSEES']"
         yield Finding("warning", f"people: {what}", fix)
 
-    named = {step.to: f"{place}, {tool}" for place, tool, _, to in asked() if to is not None for step in to.steps}
+    named = {step.to: f"{owner}, {tool}" for owner, tool, _, to in asked() if to is not None for step in to.steps}
     for group in sorted(to for to in named if to.startswith("group:") and _has_table(Group)):
         if not Group.objects.filter(name=group[6:]).exists():
             what = f"people: there is no {group}, which approves calls ({named[group]}): nobody can answer them"
@@ -212,11 +212,11 @@ def agents() -> Iterator[Finding]:
         workers.forget_killed_here()
     live = {agent for worker in workers.alive() for agent in worker.agents} or set(addresses)
     waiting = Run.objects.filter(status__in=UNFINISHED, agent_version=None).exclude(agent__in=live)
-    for agent, count in waiting.values_list("agent").annotate(Count("id")).order_by("agent")[:SHOWN]:
+    for agent, count in waiting.values_list("agent").annotate(Count("id")).order_by("agent")[:LISTED]:
         what = f"agents: no live worker has {agent}, and {count} unfinished runs wait for one that has it"
         yield Finding("warning", what, "register an agent of this address again, or cancel these runs in the admin")
     ticking = Schedule.objects.filter(enabled=True).exclude(agent__in=live | (specs.known_agents() - set(addresses)))
-    for agent in ticking.values_list("agent", flat=True).distinct().order_by("agent")[:SHOWN]:
+    for agent in ticking.values_list("agent", flat=True).distinct().order_by("agent")[:LISTED]:
         what = f"agents: {agent} cannot be run, and enabled schedules submit to it"
         yield Finding("warning", what, "register an agent of this address again, or disable these schedules")
 
@@ -228,12 +228,12 @@ def sources() -> Iterator[Finding]:
         return
     bad = rows.exclude(error="") | rows.filter(kind=Source.Kind.WEBHOOK, secret="")
     yield Finding("ok", f"sources: {count} enabled")
-    for source in bad.order_by("-failures", "id")[:SHOWN]:
+    for source in bad.order_by("-failures", "id")[:LISTED]:
         why = " ".join(visible(source.error).split())[:300] or "it has no secret, so it rejects all posts"
         often = f", {source.failures} times in a row" if source.failures > 1 else ""
         fix = f"fix or disable it in the admin: source {source.id}"
         yield Finding("warning", f"sources: {source}{often}: {why}", fix)
-    if (more := bad.count() - SHOWN) > 0:
+    if (more := bad.count() - LISTED) > 0:
         yield Finding("warning", f"sources: {more} more have an error", "see the list of sources in the admin")
 
 
@@ -257,7 +257,7 @@ def models() -> Iterator[Finding]:
     models = [*agent_models.in_code(), *(agent_models.in_rows() if is_migrated else ())]
     has_dollars = "max_cost_usd" in str(conf.DAILY_BUDGETS)
     for model, fault, addresses in agent_models.used(models, keys or (None,)):
-        of = ", ".join(sorted(addresses)[:SHOWN]) + (", …" if len(addresses) > SHOWN else "")
+        of = ", ".join(sorted(addresses)[:LISTED]) + (", …" if len(addresses) > LISTED else "")
         if fault is not None:
             yield Finding("error", f"model: {fault.what.removeprefix('model ')}: {of}", fault.fix)
             continue
@@ -322,7 +322,7 @@ def schedules() -> Iterator[Finding]:
         return
     on = Schedule.objects.filter(enabled=True)
     patience = max(60.0, 10 * conf.SWEEP_S)
-    faults = (
+    problems = (
         ("in error", on.exclude(error=""), "see their errors in the admin, or in manage.py ravi_schedules"),
         (
             f"overdue for more than {patience:g} s",
@@ -337,7 +337,7 @@ def schedules() -> Iterator[Finding]:
         ),
     )
     fine = True
-    for what, rows, fix in faults:
+    for what, rows, fix in problems:
         if count := rows.count():
             fine = False
             names = ", ".join(repr(name) for name in rows.order_by("id").values_list("name", flat=True)[:5])
@@ -352,8 +352,8 @@ def erasures() -> Iterator[Finding]:
         return
     late = Erasure.objects.filter(created_at__lte=clock.after(-3600)).order_by("id")
     if count := late.count():
-        names = ", ".join(f"{one} of {f'user {one.user}' if one.user else 'a conversation'}" for one in late[:SHOWN])
-        what = f"erasures: {count} are older than an hour: {names}{', …' if count > SHOWN else ''}"
+        names = ", ".join(f"{one} of {f'user {one.user}' if one.user else 'a conversation'}" for one in late[:LISTED])
+        what = f"erasures: {count} are older than an hour: {names}{', …' if count > LISTED else ''}"
         fix = "the sweep's log names each row that it cannot delete (sweep.row_failed); cancel runs that do not end"
         yield Finding("warning", what, fix)
 

@@ -122,10 +122,10 @@ class Transcript:
         write(printable(text) + "\n")
 
     def _say(self, text: str) -> None:
-        shown = printable(text)
-        if shown:
-            self._write(shown)
-            self._column_0 = shown.endswith("\n")
+        printed = printable(text)
+        if printed:
+            self._write(printed)
+            self._column_0 = printed.endswith("\n")
 
     def _break(self) -> None:
         if not self._column_0:

@@ -74,7 +74,7 @@ MAX_PARTS = 1000  # of the messages of one call
 
 def first_new(messages: Sequence[Any], is_assistants: Callable[[Any], bool]) -> int:
     """The place of the first message after the last one of the assistant."""
-    return next((place for place in range(len(messages), 0, -1) if is_assistants(messages[place - 1])), 0)
+    return next((number for number in range(len(messages), 0, -1) if is_assistants(messages[number - 1])), 0)
 
 
 def new(
@@ -83,16 +83,16 @@ def new(
     """The messages after the last one of the assistant, each with its place in the client's list. Raises
     InputTooLargeError if they have more than MAX_PARTS parts, InvalidInputError for one that is no object."""
     first = first_new(messages, is_assistants)
-    found = list(enumerate(messages[first:], first))
+    numbered = list(enumerate(messages[first:], first))
     parts = 0
-    for place, message in found:
+    for index, message in numbered:
         if not isinstance(message, dict):
-            raise InvalidInputError("a message is an object", field=f"{name}.{place}")
+            raise InvalidInputError("a message is an object", field=f"{name}.{index}")
         content = message.get("content")
         parts += len(content) if isinstance(content, list) else 1
     if parts > MAX_PARTS:
         raise InputTooLargeError(f"the messages of a call have at most {MAX_PARTS} parts", field=name)
-    return found
+    return numbered
 
 
 def read(messages: Iterable[tuple[int, Sent]], name: str = "messages") -> Input:
@@ -100,15 +100,15 @@ def read(messages: Iterable[tuple[int, Sent]], name: str = "messages") -> Input:
     file is looked up."""
     blocks: list[dict[str, Any]] = []
     answered: dict[str, list[Sent]] = {}
-    for place, message in messages:
+    for index, message in messages:
         match message.role:
             case "user":
-                blocks += _blocks(message.content, f"{name}.{place}.content")
+                blocks += _blocks(message.content, f"{name}.{index}.content")
             case "tool":
                 _add_answer(answered, message, name)
             case role:
                 text = f"the role {role!r:.50} is not possible: an agent has its own instructions"
-                raise InvalidInputError(text, field=f"{name}.{place}.role")
+                raise InvalidInputError(text, field=f"{name}.{index}.role")
     if blocks and answered:
         raise InvalidInputError("answer the requests first, then send the user's message", field=name)
     if not blocks and not answered:
@@ -130,13 +130,13 @@ def _add_answer(answered: dict[str, list[Sent]], answer: Sent, name: str) -> Non
 def _name_files(blocks: list[dict[str, Any]]) -> None:
     """Set the type of the blocks that name a file."""
     checks.check_size(blocks)
-    given = [block for block in blocks if block["type"] == "file"]
-    kinds = files.kinds(block["file"] for block in given)
-    for block in given:
+    named = [block for block in blocks if block["type"] == "file"]
+    kinds = files.kinds(block["file"] for block in named)
+    for block in named:
         block["type"] = kinds.get(block["file"], "document")
 
 
-def _blocks(content: Any, place: str) -> Iterator[dict[str, Any]]:
+def _blocks(content: Any, path: str) -> Iterator[dict[str, Any]]:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     for number, part in enumerate(parts if isinstance(parts, list) else [parts]):
         match part:
@@ -164,7 +164,7 @@ def _blocks(content: Any, place: str) -> Iterator[dict[str, Any]]:
                 yield {"type": kind, "data": source.get("value"), "mime_type": source.get("mimeType")}
             case _:
                 text = "this is not a part that a message can have: a text, an image, a document, an audio or a video"
-                raise InvalidInputError(text, field=f"{place}.{number}")
+                raise InvalidInputError(text, field=f"{path}.{number}")
 
 
 def _source(url: str) -> dict[str, str]:
@@ -176,25 +176,25 @@ def _source(url: str) -> dict[str, str]:
 
 def _inline(data: str, name: Any) -> dict[str, Any]:
     """A file in the message itself, as a data URL or as base64."""
-    found = _source(data)
-    if "url" in found:
-        found = {"data": data, "mime_type": mimetypes.guess_type(str(name))[0] or "application/pdf"}
-    return {"type": kind_of(found["mime_type"]), **found, "name": name}
+    source = _source(data)
+    if "url" in source:
+        source = {"data": data, "mime_type": mimetypes.guess_type(str(name))[0] or "application/pdf"}
+    return {"type": kind_of(source["mime_type"]), **source, "name": name}
 
 
-def begin(user: Any, agent: AgentId, thread: checks.Thread | None, found: Input, **options: Any) -> Exchange:
+def begin(user: Any, agent: AgentId, thread: checks.Thread | None, incoming: Input, **options: Any) -> Exchange:
     """Submit the input to `agent`, or answer the requests. Without a thread a new session is made; more options: those
     of `submit`. Raises the errors of both."""
     whole = hidden.sees(user)
-    if not found.answers:
-        run, is_new = submit(user, agent, found.blocks, before=_check_answered, session=thread, **options)
+    if not incoming.answers:
+        run, is_new = submit(user, agent, incoming.blocks, before=_check_answered, session=thread, **options)
         is_repeat = not is_new and _is_repeat(user, agent, run, options.get("idempotency_key"))
         return Exchange(user, run, 0 if is_new or is_repeat else newest(run.tree_id), whole, is_repeat)
     session = checks.conversation_of(thread, checks.owner_of(user), site_rules.tenant_for(user))
     if session is not None and session._state.adding:  # it is a name that no conversation has
         raise SessionNotFoundError(str(thread))
     access.find(user, agent, session.id if session else None)
-    root, after, is_repeat = _answer(user, session, found)
+    root, after, is_repeat = _answer(user, session, incoming)
     return Exchange(user, root, after, whole, is_repeat)
 
 
@@ -226,42 +226,42 @@ def submit(
     session_id = session.id if isinstance(session, Session) else session
 
     def find(address: AgentId) -> Any:
-        found = access.find(user, address, session_id)
+        runnable = access.find(user, address, session_id)
         if before is not None:
             before(user, session_id)
-        return found
+        return runnable
 
     return say(agent, input, user=user, tenant=tenant, find=find, **options)
 
 
-def _answer(user: Any, session: Session | None, found: Input) -> tuple[Run, int, bool]:
+def _answer(user: Any, session: Session | None, incoming: Input) -> tuple[Run, int, bool]:
     """Checks all answers before it writes the first. An answer that was given before counts as given: if all were, the
     exchange is a repeat, which continues where its run has paused last."""
-    given, roots = [], []
+    pending, roots = [], []
     checked: dict[UUID, answers.Given] = {}  # by request: an id may be written in several ways
-    for sent in found.answers:
+    for sent in incoming.answers:
         row = _request(sent.answers)
         root = (row.run.root or row.run) if row else None
         if row is None or root is None or session is None or root.session_id != session.id:
-            raise _not_open(sent, found)
+            raise _not_open(sent, incoming)
         roots.append(root)
-        said = _answer_of(row, sent.content)
-        new = answers.Given(**{name: value for name, value in said.items() if name != "version"})
+        arguments = _answer_of(row, sent.content)
+        new = answers.Given(**{name: value for name, value in arguments.items() if name != "version"})
         if row.id in checked:
             if checked[row.id] != new:
                 text = f"there are two different answers to request {row.id}; send one"
-                raise InvalidInputError(text, field=found.field)
+                raise InvalidInputError(text, field=incoming.field)
             continue
         checked[row.id] = new
         if row.status == HumanRequest.Status.PENDING:
             answers.check(row, new, user)
-            given.append((row, said))
-        elif row.answered_by_id != user.pk or answers.checked(row, new) != _kept(row):
-            raise _not_open(sent, found)
-    after = newest(roots[0].id, bool if given else waits)
-    for row, said in given:
-        answers.answer(row, by=user, **said)
-    return roots[0], after, not given
+            pending.append((row, arguments))
+        elif row.answered_by_id != user.pk or answers.checked(row, new) != _answer_content(row):
+            raise _not_open(sent, incoming)
+    after = newest(roots[0].id, bool if pending else waits)
+    for row, arguments in pending:
+        answers.answer(row, by=user, **arguments)
+    return roots[0], after, not pending
 
 
 def _request(id: str) -> HumanRequest | None:
@@ -271,13 +271,13 @@ def _request(id: str) -> HumanRequest | None:
         return None
 
 
-def _not_open(sent: Sent, found: Input) -> InvalidInputError:
+def _not_open(sent: Sent, incoming: Input) -> InvalidInputError:
     return InvalidInputError(
-        f"{sent.answers!r:.50} is not the id of an open request of this session", field=found.field
+        f"{sent.answers!r:.50} is not the id of an open request of this session", field=incoming.field
     )
 
 
-def _kept(row: HumanRequest) -> dict[str, Any]:
+def _answer_content(row: HumanRequest) -> dict[str, Any]:
     """The content of an answer."""
     return {name: value for name, value in (row.answer or {}).items() if name not in ("by", "instead_of")}
 
@@ -303,7 +303,7 @@ def _answer_of(request: HumanRequest, content: Any) -> dict[str, Any]:
         body = value if "action" in value else {"action": "answer", "values": value}
         read = AnswerSerializer(data=body)
         read.is_valid(raise_exception=True)
-        return {name: found for name, found in read.validated_data.items() if found is not None}
+        return {name: item for name, item in read.validated_data.items() if item is not None}
     if request.kind in (Kind.QUESTION, Kind.INPUT):
         return {"action": "answer", "text": str(value)}
     return {"action": str(value).strip()}

@@ -29,16 +29,16 @@ class StrictSerializer(serializers.Serializer[Any]):
     def to_internal_value(self, data: Any) -> Any:
         names = data if isinstance(data, dict) else ()
         known = ", ".join(self.fields) or "none"
-        faults: Any = {
+        errors: Any = {
             str(name): [ErrorDetail(f"unknown field; known are: {known}{did_you_mean(name, self.fields)}", "unknown")]
             for name in islice((name for name in names if name not in self.fields), MAX_UNKNOWN)
         }
         try:
             value = super().to_internal_value(data)
         except serializers.ValidationError as error:
-            raise serializers.ValidationError(faults | error.detail) from None
-        if faults:
-            raise serializers.ValidationError(faults)
+            raise serializers.ValidationError(errors | error.detail) from None
+        if errors:
+            raise serializers.ValidationError(errors)
         return value
 
 
@@ -192,8 +192,8 @@ class BudgetField(serializers.Field[Any, Any, Any, Any]):
         except PydanticValidationError as error:
             problems = error.errors(include_url=False, include_context=False)
             places = [".".join(map(str, problem["loc"])) for problem in problems]
-            faults = [f"{place}: {one['msg']}".removeprefix(": ") for place, one in zip(places, problems, strict=True)]
-            raise serializers.ValidationError(faults) from None
+            errors = [f"{path}: {one['msg']}".removeprefix(": ") for path, one in zip(places, problems, strict=True)]
+            raise serializers.ValidationError(errors) from None
 
 
 class PriorityField(serializers.ChoiceField):

@@ -90,7 +90,7 @@ class Opening:
 
     user_id: Any
     credential: Credential
-    place: str  # its key of `limits.open_one`
+    slot: str  # its key of `limits.open_one`
     reads: Owned | None = None  # the row that the user must be allowed to read; None: the surface checks
     whole: bool = False  # shows values that are hidden from owners
     only: Only = EVERY  # the requested frames
@@ -123,13 +123,13 @@ async def watched(opening: Opening) -> AsyncIterator[Opening]:
         openings.discard(opening)
         if not openings and (task := _checks.pop(loop, None)) is not None:
             task.cancel()
-        if opening.place or opening.ticket:
+        if opening.slot or opening.ticket:
             await readers().call(release, opening)
 
 
 def release(opening: Opening) -> None:
     """It has ended. On a database thread. After the stream's end nothing renews its ticket again."""
-    limits.close_one(opening.place)
+    limits.close_one(opening.slot)
     keep_tickets([opening], AGAIN_S)
     if opening.ticket and opening.ended:
         Ticket.objects.filter(id=opening.ticket).update(ends_at=Least("ends_at", clock.after(AGAIN_S)))
@@ -146,7 +146,7 @@ async def _look_repeatedly(openings: Collection[Opening]) -> None:
 
 async def look(openings: Collection[Opening]) -> None:
     """Renew the places and tickets, and end openings that have lost their right."""
-    await readers().call(limits.keep_open, [opening.place for opening in openings])
+    await readers().call(limits.keep_open, [opening.slot for opening in openings])
     await readers().call(keep_tickets, openings)
     for opening, why in (await readers().call(lost, openings)).items():
         opening.revoke(*why)
@@ -228,8 +228,8 @@ def _sessions(keys: set[str]) -> set[str]:
         return set(rows.filter(expire_date__gt=timezone.now()).values_list("session_key", flat=True))
     if issubclass(store, cache.SessionStore):
         prefix = store.cache_key_prefix
-        found = caches[settings.SESSION_CACHE_ALIAS].get_many([prefix + key for key in keys])
-        return {key.removeprefix(prefix) for key in found}
+        stored = caches[settings.SESSION_CACHE_ALIAS].get_many([prefix + key for key in keys])
+        return {key.removeprefix(prefix) for key in stored}
     return {key for key in keys if store().exists(key)}
 
 

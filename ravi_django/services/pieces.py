@@ -72,7 +72,7 @@ Piece: TypeAlias = Text | Call | Result | Task | Asked | Ended
 
 
 @dataclass(slots=True)
-class _Said:
+class _CallText:
     """The text of one call of a model, over all its attempts."""
 
     message: str
@@ -105,7 +105,7 @@ class _Reader:
     """Makes pieces of the frames of one tree."""
 
     tree: str
-    texts: dict[str, _Said] = field(default_factory=dict)  # by model call
+    texts: dict[str, _CallText] = field(default_factory=dict)  # by model call
     last: str = ""  # the text that was said last
 
     def of(self, frame: dict[str, Any]) -> Iterator[Piece]:
@@ -118,30 +118,30 @@ class _Reader:
             case _ if frame["run"] != self.tree:  # a child's words are not the answer
                 return
             case "text.delta":
-                yield from self._said(frame, frame["text"])
+                yield from self._new_text(frame, frame["text"])
             case "reasoning.delta":
                 yield Text(self._id(frame["call"]), frame["text"], is_reasoning=True)
             case "completion":
                 yield from self._completed(frame)
             case "progress" if frame["step"] == "tool_result":
-                found = frame["content"]
-                yield Result(found["call_id"], found["text"] or "")
+                result = frame["content"]
+                yield Result(result["call_id"], result["text"] or "")
 
     def _id(self, call: str) -> str:
         return f"{self.tree}/{call}"
 
-    def _said(self, frame: dict[str, Any], text: str) -> Iterator[Piece]:
-        said = self.texts.setdefault(frame["call"], _Said(self._id(frame["call"])))
-        new = said.add(text, frame["attempt"]) if "attempt" in frame else said.whole(text)
-        self.last = said.sent
+    def _new_text(self, frame: dict[str, Any], text: str) -> Iterator[Piece]:
+        call_text = self.texts.setdefault(frame["call"], _CallText(self._id(frame["call"])))
+        new = call_text.add(text, frame["attempt"]) if "attempt" in frame else call_text.whole(text)
+        self.last = call_text.sent
         if new:
-            yield Text(said.message, new)
+            yield Text(call_text.message, new)
 
     def _completed(self, frame: dict[str, Any]) -> Iterator[Piece]:
         """Says what the deltas have not: a recorded call that is read again has none."""
         content = frame["content"]
         if text := "".join(block["text"] for block in content if block["type"] == "text"):
-            yield from self._said(frame, text)
+            yield from self._new_text(frame, text)
         for block in content:
             if block["type"] == "tool_use":
                 message = self.texts[frame["call"]].message if frame["call"] in self.texts else self._id(frame["call"])
@@ -152,8 +152,8 @@ async def pieces(exchange: Exchange, every_s: float = POLL_S) -> AsyncGenerator[
     """The pieces of the exchange as they come; the last one is Asked or Ended."""
     tree = exchange.run.tree_id
     reader = _Reader(str(tree))
-    if exchange.after and (found := await readers().call(asked, exchange)):
-        yield Asked(found)
+    if exchange.after and (requests := await readers().call(asked, exchange)):
+        yield Asked(requests)
         return
     async with (
         aclosing(follow(tree, exchange.after, whole=exchange.whole, every_s=every_s)) as followed,
@@ -162,8 +162,8 @@ async def pieces(exchange: Exchange, every_s: float = POLL_S) -> AsyncGenerator[
         async for frame in frames:
             for piece in reader.of(frame) if frame else ():
                 yield piece
-            if (frame is None or waits(frame)) and (found := await readers().call(asked, exchange)):
-                yield Asked(found)
+            if (frame is None or waits(frame)) and (requests := await readers().call(asked, exchange)):
+                yield Asked(requests)
                 return
             if frame and _is_blocked(frame, str(tree)):
                 break

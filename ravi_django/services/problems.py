@@ -72,13 +72,13 @@ class Problem:
     code: str = ""  # empty: that of the status
     field: str | None = None  # the part of the request to fix
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
-    faults: tuple[Fault, ...] = ()  # all faults of bad input, including the first
+    errors: tuple[Fault, ...] = ()  # all faults of bad input, including the first
 
     def body(self) -> dict[str, Any]:
         code = self.code or STATUSES.get(self.status, ("error", ""))[0]
         body: dict[str, Any] = {"error": Fault(self.message, code, self.field).body()}
         if code == "invalid_input":
-            body["errors"] = [fault.body() for fault in self.faults or [Fault(self.message, field=self.field)]]
+            body["errors"] = [fault.body() for fault in self.errors or [Fault(self.message, field=self.field)]]
         return body
 
 
@@ -142,21 +142,21 @@ def _of_drf(exc: exceptions.APIException) -> Problem:
     if wait := getattr(exc, "wait", None):
         headers["Retry-After"] = str(int(wait))
     code = "invalid_json" if isinstance(exc, exceptions.ParseError) else getattr(exc, "code", "")
-    faults = tuple(islice(_faults(exc.detail), MOST_FAULTS))
-    return Problem(exc.status_code, faults[0].message, code, faults[0].field, headers, faults)
+    errors = tuple(islice(_errors(exc.detail), MOST_FAULTS))
+    return Problem(exc.status_code, errors[0].message, code, errors[0].field, headers, errors)
 
 
-def _faults(detail: Any, place: str = "") -> Iterator[Fault]:
+def _errors(detail: Any, path: str = "") -> Iterator[Fault]:
     """All faults of a (nested) validation error, in order."""
     if isinstance(detail, dict):
         for key, inner in detail.items():
             whole = key in ("non_field_errors", "__all__")
-            yield from _faults(inner, place if whole else f"{place}.{key}".lstrip("."))
+            yield from _errors(inner, path if whole else f"{path}.{key}".lstrip("."))
     elif isinstance(detail, list):
         for inner in detail:
-            yield from _faults(inner, place)
+            yield from _errors(inner, path)
     else:
-        yield Fault(str(detail), getattr(detail, "code", "invalid"), place or None)
+        yield Fault(str(detail), getattr(detail, "code", "invalid"), path or None)
 
 
 def _report(exc: Exception, request: Any, response: Response) -> None:

@@ -24,7 +24,7 @@ from ravi_django.services.fields import (
 )
 
 NOT_SHOWN = ("metadata", "budget", "output", "error", "waiting_on")  # columns of the run, which may be large
-KEPT = ("action", "text", "values", "arguments", "outcome", "result", "sticky", "reason", "by", "instead_of")
+ANSWER_FIELDS = ("action", "text", "values", "arguments", "outcome", "result", "sticky", "reason", "by", "instead_of")
 
 
 class DecisionSerializer(serializers.Serializer[Any]):
@@ -81,7 +81,7 @@ class RequestSerializer(serializers.Serializer[Any]):
     def to_representation(self, row: Any) -> dict[str, Any]:
         """Faster than serializing field by field: a list has up to 200 requests."""
         answer = row.answer if isinstance(row.answer, dict) else None
-        shown = {
+        body = {
             **request_shown(row),
             "run": str(row.run_id),
             "root": str(row.run.tree_id),
@@ -90,9 +90,9 @@ class RequestSerializer(serializers.Serializer[Any]):
             "actions": list(answers.actions_of(row)) if row.may_answer else [],
             "not_before": in_utc(row.not_before),
             "escalates_at": in_utc(row.escalates_at),
-            "answer": answer and {name: answer[name] for name in KEPT if name in answer},
+            "answer": answer and {name: answer[name] for name in ANSWER_FIELDS if name in answer},
         }
-        return hidden.request_shown(shown) if row.hides else shown
+        return hidden.request_shown(body) if row.hides else body
 
 
 class RequestDetailSerializer(RequestSerializer):

@@ -34,14 +34,14 @@ from ravi_django.services.fields import (
     ValueField,
 )
 
-Shown = serializers.Serializer  # never takes input
+ReadOnly = serializers.Serializer  # never takes input
 
 
 class EmptySerializer(StrictSerializer):
     """An empty body, or `{}`."""
 
 
-class RunErrorSerializer(Shown[Any]):
+class RunErrorSerializer(ReadOnly[Any]):
     type = serializers.CharField()
     message = serializers.CharField()
 
@@ -58,14 +58,14 @@ class CostField(serializers.FloatField):
         return float(row.cost) if is_known else None
 
 
-class UsageSerializer(Shown[Any]):
+class UsageSerializer(ReadOnly[Any]):
     input_tokens = serializers.IntegerField()
     cached_tokens = serializers.IntegerField(help_text="Of the input tokens, read from the provider's cache")
     output_tokens = serializers.IntegerField()
     cost = CostField()
 
 
-class RunSerializer(Shown[Any]):
+class RunSerializer(ReadOnly[Any]):
     id = IdField()
     agent = serializers.CharField(help_text="type/key")
     agent_version = serializers.IntegerField(
@@ -127,9 +127,9 @@ class RunDetailSerializer(RunSerializer):
 
     def to_representation(self, run: Run) -> dict[str, Any]:
         message = {} if run.parent_id else (run.first_message or {}).get("payload", {}).get("message")  # type: ignore[attr-defined]
-        found = {"output_schema": specs.result_schema_of(run), "input": (message or {}).get("content")}
-        found["no_sign_of_worker"] = _no_sign_of_worker(run)
-        return {**super().to_representation(run), **{name: value for name, value in found.items() if value is not None}}
+        extra = {"output_schema": specs.result_schema_of(run), "input": (message or {}).get("content")}
+        extra["no_sign_of_worker"] = _no_sign_of_worker(run)
+        return {**super().to_representation(run), **{name: value for name, value in extra.items() if value is not None}}
 
     @classmethod
     def read(cls, rows: Any) -> Any:
@@ -150,8 +150,8 @@ class OnBusyField(serializers.ChoiceField):
     """What becomes of a message while the agent is at work in the session."""
 
     def __init__(self) -> None:
-        words = "While the agent is at work in the session; see `submit`. By default as the site has it"
-        super().__init__(list(ON_BUSY), required=False, allow_null=True, help_text=words)
+        text = "While the agent is at work in the session; see `submit`. By default as the site has it"
+        super().__init__(list(ON_BUSY), required=False, allow_null=True, help_text=text)
 
 
 class RunRequestSerializer(StrictSerializer):
@@ -190,7 +190,7 @@ class FeedbackSerializer(StrictSerializer):
     text = TextField(required=False, allow_null=True, allow_blank=True, max_length=2000)
 
 
-class OpinionSerializer(Shown[Any]):
+class OpinionSerializer(ReadOnly[Any]):
     score = serializers.IntegerField(allow_null=True, help_text="null: the user has not said")
     text = serializers.CharField()
 
@@ -208,7 +208,7 @@ class EntryUsageSerializer(UsageSerializer):
         return None if row.input_tokens is None else super().to_representation(row)
 
 
-class EntrySerializer(Shown[Any]):
+class EntrySerializer(ReadOnly[Any]):
     seq = serializers.IntegerField(help_text="From 1, without gaps")
     generation = serializers.IntegerField()
     path = serializers.CharField(help_text="The place in the agent's code; the same on every replay")
@@ -225,19 +225,19 @@ class EntrySerializer(Shown[Any]):
     finished_at = TimeField()
 
     def to_representation(self, row: Any) -> dict[str, Any]:
-        shown = super().to_representation(row)
+        body = super().to_representation(row)
         if row.kind == "pinned" and row.name.startswith("instructions"):
-            shown["result"] = None  # rendered instructions, which only the admin shows
-        return hidden.entry(shown, whole=hidden.sees(self.context.get("user")))
+            body["result"] = None  # rendered instructions, which only the admin shows
+        return hidden.entry(body, whole=hidden.sees(self.context.get("user")))
 
 
-class FramePageSerializer(Shown[Any]):
+class FramePageSerializer(ReadOnly[Any]):
     results = serializers.ListField(child=serializers.DictField(), help_text="Frames, as the websocket sends them")
     next_after = serializers.IntegerField(help_text="`after` of the next page")
     done = serializers.BooleanField(help_text="This is the last page")
 
 
-class SessionSerializer(Shown[Any]):
+class SessionSerializer(ReadOnly[Any]):
     id = IdField()
     title = serializers.CharField()
     name = serializers.CharField(help_text="As a program has submitted it; empty: none")
@@ -264,8 +264,8 @@ class SessionDetailSerializer(SessionSerializer):
 
     @extend_schema_field({"type": "array", "items": {"type": "array", "items": _BRANCH}})
     def get_branches(self, session: Session) -> list[list[dict[str, Any]]]:
-        found = sessions.branches_of(session, self.context["request"].user)
-        return [[{"run": run.id, "session": run.session_id} for run in runs] for runs in found]
+        branches = sessions.branches_of(session, self.context["request"].user)
+        return [[{"run": run.id, "session": run.session_id} for run in runs] for runs in branches]
 
 
 class SessionRequestSerializer(StrictSerializer):
@@ -277,7 +277,7 @@ class SessionRenameSerializer(StrictSerializer):
     title = TextField(allow_blank=True, max_length=200)
 
 
-class TurnSerializer(Shown[Any]):
+class TurnSerializer(ReadOnly[Any]):
     id = serializers.SerializerMethodField()
     role = serializers.ChoiceField(choices=["system", "user", "assistant", "tool"])
     content = serializers.ListField(child=serializers.DictField(), source="blocks", help_text="Content blocks")
@@ -293,11 +293,11 @@ class TurnSerializer(Shown[Any]):
         return uuid5(turn.session_id, str(getattr(turn, "place", turn.position)))
 
     def to_representation(self, turn: Turn) -> dict[str, Any]:
-        shown = super().to_representation(turn)
-        return shown if hidden.sees(self.context.get("user")) else {**shown, "content": hidden.blocks(turn.blocks)}
+        body = super().to_representation(turn)
+        return body if hidden.sees(self.context.get("user")) else {**body, "content": hidden.blocks(turn.blocks)}
 
 
-class BoardTaskSerializer(Shown[Any]):
+class BoardTaskSerializer(ReadOnly[Any]):
     id = IdField()
     session = IdField(help_text="The session of the root run")
     agent = serializers.CharField(help_text="The task's agent, type/key")
@@ -322,7 +322,7 @@ class MessageRequestSerializer(StrictSerializer):
     on_busy = OnBusyField()
 
 
-class ToolSerializer(Shown[Any]):
+class ToolSerializer(ReadOnly[Any]):
     name = serializers.CharField()
     description = serializers.CharField()
     parameters = serializers.DictField(help_text="JSON Schema")
@@ -334,7 +334,7 @@ class ToolSerializer(Shown[Any]):
         return {name: tool.get(name) for name in self.fields.keys()}  # noqa: SIM118 - the stubs
 
 
-class VariableSerializer(Shown[Any]):
+class VariableSerializer(ReadOnly[Any]):
     description = serializers.CharField(allow_blank=True)
     required = serializers.BooleanField()  # type: ignore[assignment]
 
@@ -343,7 +343,7 @@ class VariableSerializer(Shown[Any]):
         return {"description": variable.get("description", ""), "required": variable.get("required", False)}
 
 
-class AgentSerializer(Shown[Any]):
+class AgentSerializer(ReadOnly[Any]):
     agent = serializers.CharField(help_text="The address, type/key")
     type = serializers.CharField()
     key = serializers.CharField()
@@ -371,7 +371,7 @@ class UploadSerializer(StrictSerializer):
     file = serializers.FileField(max_length=255)
 
 
-class FileSerializer(Shown[Any]):
+class FileSerializer(ReadOnly[Any]):
     id = IdField()
     name = serializers.CharField()
     type = serializers.CharField(help_text="The media type, by the content")
@@ -379,16 +379,16 @@ class FileSerializer(Shown[Any]):
     sha256 = serializers.CharField()
 
 
-class TicketSerializer(Shown[Any]):
+class TicketSerializer(ReadOnly[Any]):
     ticket = serializers.CharField(help_text="Opens one websocket, or the event stream of one run, as ?ticket=")
     expires_at = TimeField()
 
 
-class CheckSerializer(Shown[Any]):
+class CheckSerializer(ReadOnly[Any]):
     ok = serializers.BooleanField()
     detail = serializers.CharField()
 
 
-class HealthSerializer(Shown[Any]):
+class HealthSerializer(ReadOnly[Any]):
     status = serializers.ChoiceField(choices=["ok", "unavailable"])
     checks = serializers.DictField(child=CheckSerializer(), required=False, help_text="Only for staff")

@@ -37,10 +37,10 @@ class Refused(Exception):
 async def user_of(scope: Mapping[str, Any]) -> tuple[Any, Credential]:
     """The user of a ticket, else of the session cookie, and the credential. Raises Refused."""
     if (ticket := query(scope, "ticket")) is not None:
-        found = await readers().call(take_ticket, ticket)
-        if found is None:
+        token = await readers().call(take_ticket, ticket)
+        if token is None:
             raise Refused(UNKNOWN_USER, "the ticket was used, has expired or is unknown")
-        return found.user, Credential.of_token(found)
+        return token.user, Credential.of_token(token)
     if "user" in scope:  # of a middleware of the site
         user, session = scope["user"], scope.get("session")
     else:
@@ -113,12 +113,12 @@ def after_of(scope: Mapping[str, Any]) -> int:
 def uuid_of(text: str) -> UUID:
     """An id in a path. Raises Refused."""
     try:
-        found = UUID(text)
+        uuid = UUID(text)
     except ValueError:
-        found = None
-    if found is None or str(found) != text.lower():
+        uuid = None
+    if uuid is None or str(uuid) != text.lower():
         raise Refused(NOT_FOUND, "there is no such run or session of yours")
-    return found
+    return uuid
 
 
 def query(scope: Mapping[str, Any], name: str) -> str | None:

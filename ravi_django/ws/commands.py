@@ -56,7 +56,7 @@ class Answer(_Command):
     sticky: bool | None = None
     version: int | None = None
 
-    def given(self) -> dict[str, Any]:
+    def as_arguments(self) -> dict[str, Any]:
         """The arguments of `answers.answer` besides the request and the action."""
         names = Answer.model_fields.keys() - {"type", "request", "action"}
         return {name: value for name in names if (value := getattr(self, name)) is not None}
@@ -91,8 +91,8 @@ def _complaint(error: ValidationError) -> InvalidInputError:
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if problem["type"].startswith("union_tag"):
         return InvalidInputError('a frame has a type: "answer", "cancel" or "message"', field="type")
-    place = ".".join(str(part) for part in problem["loc"][1:])
-    return InvalidInputError(f"{place}: {problem['msg']}" if place else problem["msg"], field=place or None)
+    path = ".".join(str(part) for part in problem["loc"][1:])
+    return InvalidInputError(f"{path}: {problem['msg']}" if path else problem["msg"], field=path or None)
 
 
 def error_frame(error: Exception) -> dict[str, Any]:
@@ -113,9 +113,9 @@ class Answering:
     def __call__(self) -> UUID:
         """Returns the run's id. Raises what `answers.answer` raises."""
         self._tries += 1
-        said = self._answer
+        answer = self._answer
         try:
-            return answers.answer(said.request, said.action, by=self._user, **said.given())
+            return answers.answer(answer.request, answer.action, by=self._user, **answer.as_arguments())
         except ConflictError:
             if self._tries > 1 and (run_id := self._committed()) is not None:
                 hints.on_commit(run_id, wake)  # the lost connection may have prevented this
@@ -127,7 +127,7 @@ class Answering:
         row = answers.find(self._answer.request)
         if row.status != HumanRequest.Status.ANSWERED or row.answered_by_id != self._user.pk:
             return None
-        given = {name: value for name, value in self._answer.given().items() if name != "version"}
-        kept = answers.checked(row, Given(action=self._answer.action, **given))
-        mine = all((row.answer or {}).get(name) == value for name, value in kept.items())
-        return row.run_id if mine else None
+        arguments = {name: value for name, value in self._answer.as_arguments().items() if name != "version"}
+        checked = answers.checked(row, Given(action=self._answer.action, **arguments))
+        is_same = all((row.answer or {}).get(name) == value for name, value in checked.items())
+        return row.run_id if is_same else None

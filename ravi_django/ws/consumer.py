@@ -85,7 +85,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             self.user, self.credential = await access.user_of(self.scope)
             self.after = access.after_of(self.scope)
             await self.find()
-            place = await readers().call(limits.open_one, self.user, "sockets")
+            slot = await readers().call(limits.open_one, self.user, "sockets")
         except Refused as refusal:
             await self._refuse(refusal)
         except RateLimitedError as error:
@@ -96,7 +96,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         else:
             self.whole = hidden.sees(self.user)
             opening = Opening(
-                self.user.pk, self.credential, place, self.reads, whole=self.whole, on_revoked=self._revoked
+                self.user.pk, self.credential, slot, self.reads, whole=self.whole, on_revoked=self._revoked
             )
             self._streaming = asyncio.create_task(self._serve(opening))
 
@@ -207,12 +207,12 @@ class UnknownPath(AsyncWebsocketConsumer):  # type: ignore[misc]
         await self.close(NOT_FOUND, "there is no such socket")
 
 
-def _submit(agent: str, said: commands.Say, session: UUID, user: Any, key: str) -> Run:
+def _submit(agent: str, command: commands.Say, session: UUID, user: Any, key: str) -> Run:
     limits.count(user, "submit")
     limits.check_queued(user)
     find = partial(rights.find, user, session_id=session)
-    message = said.input or said.text or ""
-    run, _ = say(agent, message, session=session, user=user, idempotency_key=key, find=find, on_busy=said.on_busy)
+    message = command.input or command.text or ""
+    run, _ = say(agent, message, session=session, user=user, idempotency_key=key, find=find, on_busy=command.on_busy)
     return run
 
 
@@ -312,8 +312,8 @@ class SessionConsumer(StreamConsumer):
     def _roots(self) -> list[tuple[UUID, str]]:
         """The newest runs, the oldest first by the clock of the database: those of web processes may differ."""
         rows = Run.objects.filter(session=self.session, parent=None).order_by("-id")
-        found = sorted(rows.values_list("created_at", "id", "status")[:WINDOW])
-        return [(root, status) for _, root, status in found]
+        ordered = sorted(rows.values_list("created_at", "id", "status")[:WINDOW])
+        return [(root, status) for _, root, status in ordered]
 
     async def stream(self) -> None:
         while True:

@@ -63,46 +63,46 @@ def rights_of(user_id: Any) -> Rights | None:
     )
 
 
-def states_of(mine: Rights) -> dict[UUID, tuple[int, bool]]:
+def states_of(rights: Rights) -> dict[UUID, tuple[int, bool]]:
     """The newest pending requests that the user may see, newest first: version, and whether the user may answer."""
-    rows = mine.visible.filter(status=PENDING).order_by("-id").values_list("id", "version")[:KNOWN]
-    theirs = set(mine.answerable.order_by("-id").values_list("id", flat=True)[:KNOWN])
+    rows = rights.visible.filter(status=PENDING).order_by("-id").values_list("id", "version")[:KNOWN]
+    theirs = set(rights.answerable.order_by("-id").values_list("id", flat=True)[:KNOWN])
     return {id: (version, id in theirs) for id, version in rows}
 
 
-def look_at(mine: Rights, ids: Collection[UUID], shown: Collection[UUID], pending: int | None = None) -> Look:
+def look_at(rights: Rights, ids: Collection[UUID], sent: Collection[UUID], pending: int | None = None) -> Look:
     """The present state of these requests, oldest first. Requests that the user may not see are left out, or withdrawn
-    if they are in `shown`. `pending` is the count of a recent look: counting thousands takes longer than all else."""
-    found = Look(pending=pending)
-    rows = mine.visible.filter(id__in=ids).select_related("run", "answered_by").order_by("id")
+    if they are in `sent`. `pending` is the count of a recent look: counting thousands takes longer than all else."""
+    look = Look(pending=pending)
+    rows = rights.visible.filter(id__in=ids).select_related("run", "answered_by").order_by("id")
     seen = list(rows.defer(*(f"run__{name}" for name in NOT_SHOWN)))
-    for row in _marked(mine, seen):
+    for row in _marked(rights, seen):
         if row.status == PENDING:
             fields = {**_of_run(row.run), **RequestSerializer(row).data}
-            found.open.append((row.id, row.version, {"type": "request", **fields}))
+            look.open.append((row.id, row.version, {"type": "request", **fields}))
         else:
-            found.closed[row.id] = _closed(row, row.status, name_of(row))
-    lost = set(ids).intersection(shown).difference(row.id for row in seen)
+            look.closed[row.id] = _closed(row, row.status, name_of(row))
+    lost = set(ids).intersection(sent).difference(row.id for row in seen)
     if lost:
         known = {row.id: row for row in HumanRequest.objects.filter(id__in=lost).select_related("run")}
-        found.closed.update({id: _closed(known.get(id), "withdrawn", None, id) for id in sorted(lost)})
-    if found.open or found.closed:
-        if found.pending is None:
-            found.pending = mine.answerable.count()
-        for frame in (*(frame for _, _, frame in found.open), *found.closed.values()):
-            frame["pending"] = found.pending
-    return found
+        look.closed.update({id: _closed(known.get(id), "withdrawn", None, id) for id in sorted(lost)})
+    if look.open or look.closed:
+        if look.pending is None:
+            look.pending = rights.answerable.count()
+        for frame in (*(frame for _, _, frame in look.open), *look.closed.values()):
+            frame["pending"] = look.pending
+    return look
 
 
-def _marked(mine: Rights, rows: list[Any]) -> list[Any]:
+def _marked(rights: Rights, rows: list[Any]) -> list[Any]:
     """As REST marks them. Without RAVI["MAY_ANSWER"] the known rights are enough."""
     if conf.MAY_ANSWER is not None:
-        marked(rows, mine.user)
+        marked(rows, rights.user)
         return rows
     pending = [row.id for row in rows if row.status == PENDING]
-    theirs = set(mine.answerable.filter(id__in=pending).values_list("id", flat=True)) if pending else set()
+    theirs = set(rights.answerable.filter(id__in=pending).values_list("id", flat=True)) if pending else set()
     for row in rows:
-        mark(row, mine.user, row.id in theirs)
+        mark(row, rights.user, row.id in theirs)
     return rows
 
 
@@ -140,7 +140,7 @@ class RequestsConsumer(StreamConsumer):
         self._rights: Rights | None = None
         self._asked_at = 0.0
         self._known: dict[UUID, tuple[int, bool]] = {}  # version, and whether the user may answer
-        self._shown: set[UUID] = set()  # the known requests that the client has
+        self._sent: set[UUID] = set()  # the known requests that the client has
 
     async def stream(self) -> None:
         every_s = COMPARE_S * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, no secret
@@ -162,14 +162,14 @@ class RequestsConsumer(StreamConsumer):
         """Show the changes among the newest requests."""
         states = await readers().call(states_of, await self._may())
         changed = {id for id, state in states.items() if self._known.get(id) != state}
-        gone = self._shown - states.keys()
+        gone = self._sent - states.keys()
         for id in changed | (self._known.keys() - states.keys() - gone):
             self._known.pop(id, None)
         await self._show(changed | gone)
         for id in changed & self._known.keys():  # so that a refusal of RAVI["MAY_ANSWER"] is shown only once
             self._known[id] = (self._known[id][0], states[id][1])
-        for id in gone & self._shown:  # still pending, but no longer among the newest
-            self._shown.discard(id)
+        for id in gone & self._sent:  # still pending, but no longer among the newest
+            self._sent.discard(id)
             self._known.pop(id, None)
 
     async def _may(self) -> Rights:
@@ -183,23 +183,23 @@ class RequestsConsumer(StreamConsumer):
 
     async def _show(self, ids: Iterable[UUID]) -> None:
         """Send the changes of these requests that the client does not have."""
-        ordered, mine, pending = sorted(ids), None, None
-        for place in range(0, len(ordered), PAGE):
-            page = ordered[place : place + PAGE]
-            before, mine = mine, await self._may()
-            counted = pending if mine is before else None
-            look = await readers().call(look_at, mine, page, self._shown.intersection(page), counted)
+        ordered, rights, pending = sorted(ids), None, None
+        for start in range(0, len(ordered), PAGE):
+            page = ordered[start : start + PAGE]
+            before, rights = rights, await self._may()
+            counted = pending if rights is before else None
+            look = await readers().call(look_at, rights, page, self._sent.intersection(page), counted)
             pending = look.pending
             for id, version, frame in look.open:
                 known = self._known.get(id)
-                if id not in self._shown or known is None or known[0] != version:
+                if id not in self._sent or known is None or known[0] != version:
                     self._known[id] = (version, frame["may_answer"])
-                    self._shown.add(id)
+                    self._sent.add(id)
                     await self._number(frame)
             for id, frame in look.closed.items():
                 self._known.pop(id, None)
-                if id in self._shown:
-                    self._shown.discard(id)
+                if id in self._sent:
+                    self._sent.discard(id)
                     await self._number(frame)
 
     async def _number(self, frame: dict[str, Any]) -> None:

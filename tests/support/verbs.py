@@ -68,7 +68,7 @@ runtime.engine.worker: close_worker read_end=_end_of get_worker Runtime Worker c
 runtime.events.bus: Bus BASE_DEAD=DEAD BASE_EVENTS=EVENTS HANDLER_S NOT_YET_S NotYet Relayed BASE_RETRY_S=RETRY_S
     BASE_TRIES=TRIES
 runtime.events.group: FORGET_S
-runtime.events.memory: MEMORY_KEPT=KEPT MemoryBus
+runtime.events.memory: MEMORY_KEPT=MOST MemoryBus
 runtime.events.relay: AGAIN_S outbox_rows_alone=alone outbox_rows_backlog=backlog outbox_rows_forget=forget
     is_empty outbox_rows_refused=refused OUTBOX_ROWS_TRIES=TRIES outbox_rows_waiting=waiting
 runtime.events.relay: RELAY_BATCH=BATCH RELAY_BATCH_BYTES=BATCH_BYTES enqueue relay_event=_event courier_hint=hint

@@ -56,21 +56,21 @@ async def reason_of(check: Check, *args: Any) -> str | None:
 async def asked(check: Check, *args: Any) -> str | None:
     """`reason_of`, but raises CheckFailed if the check raised."""
     try:
-        found = check(*args)
-        if inspect.isawaitable(found):
-            found = await found
+        verdict = check(*args)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
     except (CancellationError, LeaseLostError, TransientError):
         raise
     except Exception as error:
         raise CheckFailed(f"the check failed: {type(error).__name__}: {message_of(error)}"[:MAX_REASON]) from error
-    if found is None or found is False:
+    if verdict is None or verdict is False:
         return None
-    return found[:MAX_REASON] if isinstance(found, str) and found else "no reason was given"
+    return verdict[:MAX_REASON] if isinstance(verdict, str) and verdict else "no reason was given"
 
 
-async def report(ctx: RunContext, name: str, level: str, reason: str, *, place: str) -> None:
+async def report(ctx: RunContext, name: str, level: str, reason: str, *, path: str) -> None:
     """Write a journal entry with the next commit, and call the hooks."""
-    key = f"guardrail.{name}.{short(place)}"
+    key = f"guardrail.{name}.{short(path)}"
     await ctx.log_once(key, {"guardrail": name, "level": level, "reason": reason})
     await call_hooks(ctx, name, level, reason)
 
@@ -85,9 +85,9 @@ def error_of(name: str, reason: str) -> GuardrailError:
     return GuardrailError(f"guardrail {name!r} tripped: {reason}", guardrail=name)
 
 
-def short(place: str) -> str:
+def short(path: str) -> str:
     """A journal path, shortened for use in a key."""
-    return place if len(place) <= MAX_NAME else hashlib.sha256(place.encode()).hexdigest()[:32]
+    return path if len(path) <= MAX_NAME else hashlib.sha256(path.encode()).hexdigest()[:32]
 
 
 def checked(check: Check | None, field: str = "check") -> Check:
@@ -98,8 +98,8 @@ def checked(check: Check | None, field: str = "check") -> Check:
 
 def named(name: str | None, *functions: Check | None) -> str:
     """`name`, else the name of the first function."""
-    found = name or next((getattr(one, "__name__", type(one).__name__) for one in functions if one), "")
-    return check_text("name", found, MAX_NAME)
+    chosen = name or next((getattr(one, "__name__", type(one).__name__) for one in functions if one), "")
+    return check_text("name", chosen, MAX_NAME)
 
 
 def one_of(value: str, allowed: tuple[str, ...]) -> str:
@@ -165,11 +165,11 @@ class InputGuardrail(AgentMiddleware):
 
         pin = getattr(ctx, "pin", None)  # keeps the verdict with the run
         try:
-            found: str | None = await (judge() if pin is None else pin(f"guardrail.{key}.{short(message.id)}", judge))
+            verdict: str | None = await (judge() if pin is None else pin(f"guardrail.{key}.{short(message.id)}", judge))
         except CheckFailed as error:
             await call_hooks(ctx, self.name, "input", str(error))
             return str(error)
-        return found
+        return verdict
 
 
 class OutputGuardrail(ChatMiddleware):
@@ -209,7 +209,7 @@ class OutputGuardrail(ChatMiddleware):
         reason = await reason_of(self._check, response.text, context.ctx)
         if reason is None:
             return
-        await report(context.ctx, self.name, "output", reason, place=context.path)
+        await report(context.ctx, self.name, "output", reason, path=context.path)
         if self.on_trip == "fail":
             raise error_of(self.name, reason)
         context.response = ModelResponse.of(
@@ -263,9 +263,9 @@ class ToolGuardrail(FunctionMiddleware):
             if reason is not None:
                 await self._trip(context, reason, f"{context.tool.name} was run, but its result is withheld")
 
-    async def _trip(self, context: FunctionContext, reason: str, words: str) -> None:
-        await report(context.ctx, self.name, "tool", reason, place=context.path)
+    async def _trip(self, context: FunctionContext, reason: str, detail: str) -> None:
+        await report(context.ctx, self.name, "tool", reason, path=context.path)
         error = error_of(self.name, reason)
         if self.on_trip == "fail":
             raise error
-        context.result = ToolExecutionResult(content=[TextBlock(text=f"{words}: {error}")], is_error=True)
+        context.result = ToolExecutionResult(content=[TextBlock(text=f"{detail}: {error}")], is_error=True)

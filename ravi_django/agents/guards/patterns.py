@@ -32,24 +32,24 @@ class Pattern:
 
 def spans_in(text: str, patterns: tuple[Pattern, ...]) -> list[tuple[int, int, str]]:
     """(start, end, label) of the matches, from left to right. Of overlapping matches the earlier pattern's counts."""
-    found: list[tuple[int, int, str]] = []
+    spans: list[tuple[int, int, str]] = []
     taken = bytearray(len(text))
     for pattern in patterns:
         for start, end in pattern.spans(text):
             if not any(taken[start:end]):
                 taken[start:end] = b"\1" * (end - start)
-                found.append((start, end, pattern.label))
-    return sorted(found)
+                spans.append((start, end, pattern.label))
+    return sorted(spans)
 
 
 def _card(text: str) -> int:
     """The length of the longest valid card number; the digits after it may be a date or a code."""
-    places = [place for place, letter in enumerate(text) if letter.isdigit()]
-    for count in range(len(places), 12, -1):
-        end = places[count - 1] + 1
+    indexes = [index for index, letter in enumerate(text) if letter.isdigit()]
+    for count in range(len(indexes), 12, -1):
+        end = indexes[count - 1] + 1
         if text[end : end + 1].isdigit():
             continue
-        digits = [int(text[place]) for place in places[:count]]
+        digits = [int(text[index]) for index in indexes[:count]]
         doubled = (sum(divmod(digit * 2, 10)) for digit in digits[-2::-2])
         if len(set(digits)) > 1 and (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0:
             return end
@@ -72,10 +72,10 @@ _IBAN_LENGTHS = {
 def _iban(text: str) -> int:
     """The length of the country's IBANs if the checksum is valid; the text after it may be words."""
     length = _IBAN_LENGTHS.get(text[:2].upper())
-    places = [place for place, letter in enumerate(text) if letter.isalnum()]
-    if length is None or len(places) < length:
+    indexes = [index for index, letter in enumerate(text) if letter.isalnum()]
+    if length is None or len(indexes) < length:
         return 0
-    end = places[length - 1] + 1
+    end = indexes[length - 1] + 1
     letters = "".join(letter for letter in text[:end].upper() if letter.isalnum())
     number = "".join(str(int(letter, 36)) for letter in letters[4:] + letters[:4])
     return end if int(number) % 97 == 1 else 0
@@ -148,7 +148,7 @@ _LABEL = re.compile(r"[a-z][a-z0-9_ -]{0,39}")
 
 def custom(patterns: Mapping[str, str | re.Pattern[str]]) -> list[Pattern]:
     """Patterns of a site, by label. Raises InvalidInputError that names the one to fix."""
-    found = []
+    compiled = []
     for label, expression in patterns.items():
         field = f"patterns.{label}"
         if not isinstance(label, str) or not _LABEL.fullmatch(label) or label[-1].isdigit():
@@ -161,8 +161,8 @@ def custom(patterns: Mapping[str, str | re.Pattern[str]]) -> list[Pattern]:
             raise InvalidInputError(f"{label!r} is not a valid regular expression: {error}", field=field) from None
         if regex.match("") is not None:
             raise InvalidInputError(f"{label!r} matches the empty text; require a character", field=field)
-        found.append(Pattern(label, regex))
-    return found
+        compiled.append(Pattern(label, regex))
+    return compiled
 
 
 def chosen(kinds: object) -> list[Pattern]:

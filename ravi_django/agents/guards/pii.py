@@ -42,7 +42,7 @@ class _Known:
     values: tuple[tuple[str, str], ...]  # (label, value), unique, in the order of the text
     literals: frozenset[str]  # placeholder-like text that was in the message
     size: int
-    shown: ChatMessage | None = None  # the redacted message that was sent last
+    redacted: ChatMessage | None = None  # the redacted message that was sent last
     names: tuple[str, ...] = ()  # its placeholders
 
 
@@ -115,7 +115,7 @@ class PIIRedaction(ChatMiddleware):
         names = _Names(frozenset().union(*(one.literals for one in known)))
         if any(one.values for one in known):
             pairs = zip(context.messages, known, strict=True)
-            context.messages = [self._shown(message, one, names) for message, one in pairs]
+            context.messages = [self._redacted(message, one, names) for message, one in pairs]
         return names
 
     def _look(self, message: ChatMessage) -> _Known:
@@ -146,13 +146,13 @@ class PIIRedaction(ChatMiddleware):
             self._chars -= oldest.size
         return known
 
-    def _shown(self, message: ChatMessage, known: _Known, names: _Names) -> ChatMessage:
+    def _redacted(self, message: ChatMessage, known: _Known, names: _Names) -> ChatMessage:
         if not known.values:
             return message
         placeholders = tuple(names.of(label, value) for label, value in known.values)
-        if known.shown is None or known.names != placeholders:
-            known.shown, known.names = self._replaced(message, names), placeholders
-        return known.shown
+        if known.redacted is None or known.names != placeholders:
+            known.redacted, known.names = self._replaced(message, names), placeholders
+        return known.redacted
 
     def _replaced(self, message: ChatMessage, names: _Names) -> ChatMessage:
         def replace(text: str) -> str:
@@ -254,9 +254,9 @@ def change_json(value: Any, change: Change) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _MIN_NUMBER:
-        shown = str(value)
-        changed = change(shown)
-        return value if changed is shown else changed
+        text = str(value)
+        changed = change(text)
+        return value if changed is text else changed
     if isinstance(value, dict):
         pairs = [(_text(key, change), change_json(item, change)) for key, item in value.items()]
         same = all(key is old and item is value[old] for (key, item), old in zip(pairs, value, strict=True))

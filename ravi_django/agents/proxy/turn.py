@@ -30,7 +30,7 @@ class ProxyTurn:
 
     def __init__(self, ctx: RunContext, message: Message, name: str, wanted: ResultType | None) -> None:
         self._ctx, self._message, self._name, self._wanted = ctx, message, name, wanted
-        self._said: list[str] = []  # output since the last other event
+        self._texts: list[str] = []  # output since the last other event
         self._goes_on = False
         self._ended: TurnEnd | None = None
         self._result: Any = None
@@ -65,7 +65,7 @@ class ProxyTurn:
         return self._checked(None) if self._ended is None else self._result
 
     def _checked(self, result: Any) -> Any:
-        result = "".join(self._said) if result is None else result
+        result = "".join(self._texts) if result is None else result
         if self._wanted is None:
             return result
         try:
@@ -80,9 +80,9 @@ class ProxyTurn:
         if not isinstance(event.text, str):
             raise TypeError(f"ChatOutput needs a string, not {event.text!r:.200}")
         if not self._goes_on:
-            self._said.clear()
+            self._texts.clear()
             self._goes_on = True
-        self._said.append(event.text)
+        self._texts.append(event.text)
         say = getattr(self._ctx, "say", None)
         if say is not None:
             say(event.text)
@@ -215,12 +215,12 @@ _Any = TypeVar("_Any")
 def own_copy(agent: _Any, *, shared: Collection[str] = (), base: type = object) -> _Any:
     """A copy of the agent with deep copies of its lists, dicts, sets and the like, and of those of its classes below
     `base`. Other objects, and the attributes in `shared`, are not copied."""
-    mine = copy.copy(agent)
+    copied = copy.copy(agent)
     known: dict[int, Any] = {}
     for name, value in [*_of_classes(type(agent), base), *vars(agent).items()]:
-        if name not in shared and (own := _fresh(value, known)) is not value:
-            mine.__dict__[name] = own
-    return mine
+        if name not in shared and (fresh := _fresh(value, known)) is not value:
+            copied.__dict__[name] = fresh
+    return copied
 
 
 def _of_classes(cls: type, base: type) -> Iterator[tuple[str, Any]]:
@@ -232,15 +232,15 @@ def _fresh(value: Any, known: dict[int, Any]) -> Any:
     if id(value) in known:
         return known[id(value)]
     if isinstance(value, (list, dict, set, deque, bytearray)):
-        mine: Any = copy.copy(value)  # keeps a deque's maxlen, a defaultdict's factory
-        known[id(value)] = mine
+        copied: Any = copy.copy(value)  # keeps a deque's maxlen, a defaultdict's factory
+        known[id(value)] = copied
         if isinstance(value, dict):
             for key, one in list(dict.items(value)):
-                dict.__setitem__(mine, key, _fresh(one, known))
+                dict.__setitem__(copied, key, _fresh(one, known))
         elif isinstance(value, (list, deque)):
-            for place, one in enumerate(list(value)):
-                mine[place] = _fresh(one, known)
-        return mine
+            for index, one in enumerate(list(value)):
+                copied[index] = _fresh(one, known)
+        return copied
     if type(value) is tuple:
         parts = tuple(_fresh(one, known) for one in value)
         return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts

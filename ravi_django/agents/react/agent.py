@@ -198,7 +198,7 @@ class ReActAgent:
             await self._fire(run, HookEvent.FLOW_END, message=msg.id, error=None)
         return answer
 
-    async def _handle_message(self, run: _Run, msg: Message, place: str) -> str:
+    async def _handle_message(self, run: _Run, msg: Message, prefix: str) -> str:
         ctx, run.message = run.ctx, msg
         session_id = enter_message(ctx, msg)
         thread = run.threads.get(session_id)
@@ -207,15 +207,15 @@ class ReActAgent:
         await self.context.take(thread, msg)
         wanted, tool_name = run.offers.result, run.offers.result_tool
         goal = None if wanted is None else Goal(wanted, tool_name, self.result_retries)
-        await self._react_loop(run, thread, place, goal)
+        await self._react_loop(run, thread, prefix, goal)
         if goal is not None and goal.result is not None:
             await deliver_result(ctx, msg, goal.result, output_topic=self.output_topic)
             return goal.result.text
-        answer = ends.said(thread.messages)
+        answer = ends.last_answer(thread.messages)
         await deliver(ctx, msg, {"text": answer}, sender=self.id, output_topic=self.output_topic)
         return answer
 
-    async def _react_loop(self, run: _Run, thread: Thread, place: str, goal: Goal | None) -> None:
+    async def _react_loop(self, run: _Run, thread: Thread, prefix: str, goal: Goal | None) -> None:
         ctx = run.ctx
         options = run.offer.first
         for turn in range(1, self.max_iterations + 1):
@@ -223,7 +223,7 @@ class ReActAgent:
             if run.tracker is not None:
                 run.tracker.check(ctx.now() if run.tracker.started_at else None)
             await self._fire(run, HookEvent.STEP_START, step=turn)
-            scope = f"{place}turn{turn}"
+            scope = f"{prefix}turn{turn}"
             with ctx.scope(scope):
                 response = await self._ask(run, thread, options)
             options = run.offer.later
@@ -280,12 +280,12 @@ class ReActAgent:
     ) -> ModelResponse:
         """Store the text that was shown if a person stops the run in mid-answer. Not at a deadline: a retry of that run
         asks the model again."""
-        shown: list[str] = []
-        outer = _task_shown.set(shown)
+        streamed: list[str] = []
+        outer = _task_shown.set(streamed)
         try:
             return await run.ctx.llm(view, options=options)
         except (asyncio.CancelledError, CancellationError):
-            text = "".join(shown)
+            text = "".join(streamed)
             if text.strip() and run.ctx.meta.cancellation.reason not in (None, DEADLINE):
                 turn = ChatMessage(role=Role.ASSISTANT, name=STOPPED, content=[TextBlock(text=text)])
                 await self.context.add(thread, turn)
@@ -330,7 +330,7 @@ class ReActAgent:
             return False
         goal.count()
         if goal.result is not None:
-            await self.context.add(thread, goal.said())
+            await self.context.add(thread, goal.assistant_turn())
         return goal.result is not None
 
     async def _leave(self, run: _Run, thread: Thread, turn: ChatMessage) -> None:
@@ -354,9 +354,9 @@ class ReActAgent:
             if tool is not None and self.approval.covers(tool, call.arguments):
                 settled = await self.approval.settle(ctx, tool, call)
                 if settled.refusal is not None:
-                    words = TextBlock(text=settled.refusal)
+                    refusal = TextBlock(text=settled.refusal)
                     hidden = True if call.hidden else None
-                    return ToolResultBlock(call_id=call.call_id, content=[words], is_error=True, hidden=hidden)
+                    return ToolResultBlock(call_id=call.call_id, content=[refusal], is_error=True, hidden=hidden)
                 call, note = settled.call, [TextBlock(text=settled.note)] if settled.note else []
             async with slot(not self._only_waits(ctx, call)):
                 result = await self._perform(ctx, call)

@@ -32,7 +32,7 @@ ApprovalHandler = Callable[[str, dict[str, Any], Risk, RunContext], Decision | A
 # These errors of the runtime end the lease. They are no decision about the call.
 _RUNTIME_ERRORS = (CancellationError, DeterminismError, LeaseLostError, UncertainEffectError)
 MAX_ROUNDS = 3  # approvals of one call: each answer may change the arguments to riskier ones
-SHOWN = 2000  # characters of changed arguments, and of a reason, that the model gets
+MAX_TEXT = 2000  # characters of changed arguments, and of a reason, that the model gets
 
 
 class _Asks(Protocol):
@@ -80,9 +80,9 @@ class ApprovalGate:
 
     def check(self, tools: Iterable[Tool]) -> None:
         """Raises InvalidInputError for approvers that cannot be asked about these tools."""
-        found = list(tools)
-        self.approvers.check(found)
-        for tool in found:
+        all_tools = list(tools)
+        self.approvers.check(all_tools)
+        for tool in all_tools:
             for _risk, to in self.asked(tool):
                 refuse_owner(tool, to)
 
@@ -196,12 +196,12 @@ def _refusal(tool: Tool, risk: Risk, decision: HumanInput) -> str:
 def _note(decision: HumanInput, arguments: dict[str, Any]) -> str:
     """Tell the model that the call differs from the one in its turn."""
     reason = f" ({_clip(decision.reason.strip())})" if decision.reason.strip() else ""
-    shown = _clip(json.dumps(arguments, ensure_ascii=False, sort_keys=True))  # the order is not kept by jsonb
-    return f"[a person changed the arguments of this call{reason}; it was made with {shown}]"
+    arguments_text = _clip(json.dumps(arguments, ensure_ascii=False, sort_keys=True))  # the order is not kept by jsonb
+    return f"[a person changed the arguments of this call{reason}; it was made with {arguments_text}]"
 
 
 def _clip(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
 def misfit_of(tool: Tool, arguments: dict[str, Any]) -> str | None:

@@ -194,6 +194,6 @@ class LastTurn:
             return result
         return result.model_copy(update={"content": [TextBlock(text=f"handed over to {target}")]})
 
-    def _error(self, index: int, words: str) -> ToolResultBlock:
+    def _error(self, index: int, message: str) -> ToolResultBlock:
         call = self._calls[index]
-        return ToolResultBlock(call_id=call.call_id, content=[TextBlock(text=words)], is_error=True)
+        return ToolResultBlock(call_id=call.call_id, content=[TextBlock(text=message)], is_error=True)

@@ -25,7 +25,7 @@ PAUSES = 3  # of one answer: then it ends with what was said
 _REFUSALS = (FinishReason.FILTER, FinishReason.REFUSAL)
 
 
-def said(messages: Sequence[ChatMessage]) -> str:
+def last_answer(messages: Sequence[ChatMessage]) -> str:
     """What the model has said since the last message of a user, or "": its last answer, with all that it paused in."""
     answer = [message.text for message in takewhile(lambda message: message.role is Role.ASSISTANT, reversed(messages))]
     if text := "\n".join(part for part in reversed(answer) if part.strip()):
@@ -57,7 +57,7 @@ def hint_for(response: ModelResponse, messages: Sequence[ChatMessage]) -> ChatMe
     calls, has_text = response.message.tool_calls, bool(response.text.strip())
     if response.finish_reason == FinishReason.LENGTH and (calls or not has_text):
         return ChatMessage.of(Role.USER, CUT)
-    if not calls and not has_text and not said(messages):
+    if not calls and not has_text and not last_answer(messages):
         return ChatMessage.of(Role.USER, SILENT)
     return None
 
@@ -76,6 +76,6 @@ def refuses_schema(error: ModelError) -> bool:
 def error_of(response: ModelResponse) -> ModelError:
     """For an answer that ends so a second time."""
     if response.finish_reason == FinishReason.LENGTH:
-        words = "the model's answers are cut off at the limit of output tokens; raise max_tokens or ask for less"
-        return ModelError(words, type="AnswerCut")
+        message = "the model's answers are cut off at the limit of output tokens; raise max_tokens or ask for less"
+        return ModelError(message, type="AnswerCut")
     return ModelError("the model's answers are empty; look at its instructions and tools", type="EmptyResponse")

@@ -100,10 +100,10 @@ class OrchestratorAgent(ReActAgent):
         id: AgentId | str | None = None,
         **options: Any,
     ) -> None:
-        own = Toolbox.of(tools)
+        own_tools = Toolbox.of(tools)
         self.sub_agents = tuple(sub_agents)
         self.spawn_budget = spawn_budget
-        self._configs = _by_tool_name(self.sub_agents, own)
+        self._configs = _by_tool_name(self.sub_agents, own_tools)
         delegates = [DelegateTool(config.agent, _description(config)) for config in self.sub_agents]
         base_options = GenerationOptions.of(base_options)
         if base_options is not None and base_options.tools:
@@ -111,7 +111,7 @@ class OrchestratorAgent(ReActAgent):
         super().__init__(
             key,
             model=model,
-            tools=Toolbox([*own, *delegates]),
+            tools=Toolbox([*own_tools, *delegates]),
             base_options=base_options,
             id=AgentId("orchestrator", key) if id is None else id,
             **options,
@@ -127,8 +127,8 @@ class OrchestratorAgent(ReActAgent):
             return ToolExecutionResult(content=[TextBlock(text=misfit)], is_error=True)
         task = tool.validate(call.arguments)["task"]
         if config.handoff:
-            words = TextBlock(text=f"handed over to {config.address}")
-            return ToolExecutionResult(content=[words], finish=FinishAgentResult(config.address, task, config.context))
+            block = TextBlock(text=f"handed over to {config.address}")
+            return ToolExecutionResult(content=[block], finish=FinishAgentResult(config.address, task, config.context))
         priority, metadata = Priority(config.priority), {INHERITED: dict[str, Any]()}
         answer = await delegate(
             ctx, config.address, task, config.ask_s, priority=priority, metadata=metadata, memory=config.memory
@@ -138,18 +138,18 @@ class OrchestratorAgent(ReActAgent):
     def spec(self) -> dict[str, Any]:
         return {
             **super().spec(),
-            "sub_agents": [_described(config) for config in self.sub_agents],
+            "sub_agents": [_config_json(config) for config in self.sub_agents],
             **({} if self.spawn_budget is None else {"spawn_budget": self.spawn_budget.model_dump(mode="json")}),
         }
 
 
 def _by_tool_name(sub_agents: Iterable[SubAgentConfig], tools: ToolRegistry) -> dict[str, SubAgentConfig]:
-    found: dict[str, SubAgentConfig] = {}
+    configs: dict[str, SubAgentConfig] = {}
     for config in sub_agents:
         if not isinstance(config, SubAgentConfig):
             raise InvalidInputError(f"sub_agents has {config!r}; pass SubAgentConfig({config!r})", field="sub_agents")
         name = handoff_name(config.address)
-        if (other := found.get(name)) is not None:
+        if (other := configs.get(name)) is not None:
             raise InvalidInputError(
                 f"the sub-agents {other.address} and {config.address} have the same tool name {name}; change the "
                 "key of one of them",
@@ -159,8 +159,8 @@ def _by_tool_name(sub_agents: Iterable[SubAgentConfig], tools: ToolRegistry) -> 
             raise InvalidInputError(
                 f"the tool name {name} is taken by the sub-agent {config.address}; rename the tool", field="tools"
             )
-        found[name] = config
-    return found
+        configs[name] = config
+    return configs
 
 
 def _description(config: SubAgentConfig) -> str:
@@ -174,11 +174,11 @@ def _bounded(result: ToolExecutionResult) -> ToolExecutionResult:
     text = result.text
     if len(text) <= _MOST_ANSWER:
         return result
-    shown = TextBlock(text=f"{text[:_MOST_ANSWER]}\n… [{len(text) - _MOST_ANSWER} more characters are not shown]")
-    return result.model_copy(update={"content": [shown]})
+    block = TextBlock(text=f"{text[:_MOST_ANSWER]}\n… [{len(text) - _MOST_ANSWER} more characters are not shown]")
+    return result.model_copy(update={"content": [block]})
 
 
-def _described(config: SubAgentConfig) -> dict[str, Any]:
+def _config_json(config: SubAgentConfig) -> dict[str, Any]:
     return {
         "agent": str(config.address),
         "tool": handoff_name(config.address),

@@ -79,14 +79,14 @@ class ResultType:
     def response_format(self) -> dict[str, Any]:
         """For a provider that enforces a schema; strict if the schema has a strict form."""
         strict = strict_form(self._object)
-        described = {"name": self.name, "schema": self._object if strict is None else strict}
-        return {"type": "json_schema", "json_schema": described if strict is None else {**described, "strict": True}}
+        named = {"name": self.name, "schema": self._object if strict is None else strict}
+        return {"type": "json_schema", "json_schema": named if strict is None else {**named, "strict": True}}
 
     def tool_spec(self, name: str) -> ToolSpec:
         """For other providers: the tool that the model calls with the result."""
         about = self.schema.get("description")
-        words = f"{_DESCRIPTION}\n\n{about}" if isinstance(about, str) and about else _DESCRIPTION
-        return ToolSpec(name=name, description=words, parameters=self._object)
+        description = f"{_DESCRIPTION}\n\n{about}" if isinstance(about, str) and about else _DESCRIPTION
+        return ToolSpec(name=name, description=description, parameters=self._object)
 
     def from_text(self, text: str) -> Result:
         """An answer as text, see `_values`. Raises ResultRejected."""
@@ -131,10 +131,10 @@ class ResultType:
         return Result(from_json(text), ResultText(text.decode()))
 
 
-def wanted_of(ctx: RunContext, own: ResultType | None) -> ResultType | None:
+def wanted_of(ctx: RunContext, default: ResultType | None) -> ResultType | None:
     """The type of a run's result: that of the request, else the agent's own."""
     schema = ctx.meta.result_schema
-    return own if schema is None else ResultType(schema)
+    return default if schema is None else ResultType(schema)
 
 
 def fitted(schema: dict[str, Any], value: Any) -> ResultText:
@@ -183,9 +183,9 @@ def _from_type(model: Any) -> tuple[_Check, dict[str, Any], _Load]:
         adapter: TypeAdapter[Any] = TypeAdapter(model)
         schema = adapter.json_schema(by_alias=True, schema_generator=_Schema)
     except (PydanticUserError, NameError, TypeError, AttributeError) as error:
-        words = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise InvalidInputError(
-            f"result_model {model!r} cannot be used: {words}; pass a pydantic model, a type or a JSON schema",
+            f"result_model {model!r} cannot be used: {reason}; pass a pydantic model, a type or a JSON schema",
             field="result_model",
         ) from error
 
@@ -230,13 +230,13 @@ def _explained(error: ValidationError) -> str:
 
 
 def _joined(errors: list[str]) -> str:
-    shown = [error if len(error) <= _MAX_ONE else f"{error[:_MAX_ONE]}…" for error in errors[:_SHOWN_ERRORS]]
+    clipped = [error if len(error) <= _MAX_ONE else f"{error[:_MAX_ONE]}…" for error in errors[:_SHOWN_ERRORS]]
     more = [f"and {len(errors) - _SHOWN_ERRORS} more"] if len(errors) > _SHOWN_ERRORS else []
-    return _bounded("; ".join([*shown, *more]))
+    return _bounded("; ".join([*clipped, *more]))
 
 
-def _bounded(words: str) -> str:
-    return words if len(words) <= _MAX_WORDS else f"{words[:_MAX_WORDS]}…"
+def _bounded(text: str) -> str:
+    return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]}…"
 
 
 _TAG = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?|reflection)"  # servers without a reasoning parser
@@ -318,8 +318,8 @@ class Goal:
         except ResultRejected as error:
             cut = " (it was cut off: it got too long)" if response.finish_reason == "length" else ""
             self._error = f"{error}{cut}"
-            words = f"Your answer is not a valid result: {self._error}. {_FIX}, as JSON."
-            return ChatMessage(role=Role.USER, name=CORRECTION, content=[TextBlock(text=words)])
+            message = f"Your answer is not a valid result: {self._error}. {_FIX}, as JSON."
+            return ChatMessage(role=Role.USER, name=CORRECTION, content=[TextBlock(text=message)])
         return None
 
     def answer_calls(self, calls: Sequence[ToolUseBlock], results: Sequence[ToolResultBlock]) -> list[ContentBlock]:
@@ -333,18 +333,18 @@ class Goal:
 
     def _answer(self, call: ToolUseBlock, failed: bool) -> ToolResultBlock:
         if self.result is not None:
-            return _said(call, _SECOND)
+            return _tool_result(call, _SECOND)
         try:
             result = self._wanted.from_arguments(call.arguments)
         except ResultRejected as error:
             self._error = str(error)
-            return _said(call, f"The result is not valid: {error}. {_FIX}, with this tool.", is_error=True)
+            return _tool_result(call, f"The result is not valid: {error}. {_FIX}, with this tool.", is_error=True)
         if failed:
-            return _said(call, _NOT_ALONE, is_error=True)
+            return _tool_result(call, _NOT_ALONE, is_error=True)
         self.result = result
-        return _said(call, _TAKEN)
+        return _tool_result(call, _TAKEN)
 
-    def said(self) -> ChatMessage:
+    def assistant_turn(self) -> ChatMessage:
         """The result as an assistant turn, so the conversation shows it even if it came as a tool call."""
         assert self.result is not None
         return ChatMessage.of(Role.ASSISTANT, str(self.result.text))
@@ -362,5 +362,5 @@ class Goal:
         self._left -= 1
 
 
-def _said(call: ToolUseBlock, words: str, *, is_error: bool = False) -> ToolResultBlock:
-    return ToolResultBlock(call_id=call.call_id, content=[TextBlock(text=words)], is_error=is_error)
+def _tool_result(call: ToolUseBlock, text: str, *, is_error: bool = False) -> ToolResultBlock:
+    return ToolResultBlock(call_id=call.call_id, content=[TextBlock(text=text)], is_error=is_error)

@@ -50,16 +50,16 @@ def non_empty(**values: Any) -> dict[str, Any]:
 
 def _window(pipeline: Any) -> dict[str, int]:
     """The pipeline as a spec's `window`; empty for the default, and for a pipeline that a spec cannot say."""
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     for strategy in getattr(pipeline, "strategies", (pipeline,)):
         match strategy:
             case SlidingWindowCompaction(max_messages=most):
-                found["messages"] = most
+                limits["messages"] = most
             case TokenBudgetComposed(max_tokens=int() as most):
-                found["tokens"] = most
+                limits["tokens"] = most
             case _:
                 return {}
-    return {} if found == {"messages": DEFAULT_WINDOW} else found
+    return {} if limits == {"messages": DEFAULT_WINDOW} else limits
 
 
 def tools_spec(tools: Iterable[Tool]) -> list[dict[str, Any]]:
@@ -67,12 +67,12 @@ def tools_spec(tools: Iterable[Tool]) -> list[dict[str, Any]]:
 
 
 def _tool_spec(tool: Tool) -> dict[str, Any]:
-    own = approvers_of(tool)
+    to = approvers_of(tool)
     return {
         **tool.spec.model_dump(),
         "risk": "by arguments" if tool.compute_risk is not None else Risk(tool.risk).value,
         "effect": tool.promised_effect.value,
         "timeout": tool.timeout,
         "permission": tool.permission,
-        **non_empty(approval="" if tool.approval == "by_risk" else tool.approval, approvers=own and own.to_json()),
+        **non_empty(approval="" if tool.approval == "by_risk" else tool.approval, approvers=to and to.to_json()),
     }

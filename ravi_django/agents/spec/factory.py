@@ -93,17 +93,17 @@ def rebuild_agent(
     address = id or (None if key else saved.pop("id", None) or saved.pop("agent_id", None))
     key = key or saved.pop("key", None)
     # `spec()` of an agent has these keywords of ReActAgent beyond the fields of AgentSpec.
-    own: dict[str, Any] = {name: saved.pop(name) for name in ("max_parallel_tools", "result_retries") if name in saved}
-    options = {**own, **options}
-    given = spec if isinstance(spec, AgentSpec) else _as_spec(saved, "system_instructions" in options)
+    more: dict[str, Any] = {name: saved.pop(name) for name in ("max_parallel_tools", "result_retries") if name in saved}
+    options = {**more, **options}
+    agent_spec = spec if isinstance(spec, AgentSpec) else _as_spec(saved, "system_instructions" in options)
     known = Toolbox.of(tools)
-    checked = validate_spec(given, known_tools=known.names())
+    checked = validate_spec(agent_spec, known_tools=known.names())
     model = None
     if checked.model:
         model = build_model(checked.model, **({"fallbacks": checked.fallbacks} if checked.fallbacks else {}))
     if checked.kind != REACT:
         return _of_a_feed(checked, key or checked.kind, address, model, options)
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "model": model,
         "tools": _tools_of(checked, known),
         "context": ContextConfig.by_default(memory, _pipeline_of(checked.window), checked.retention),
@@ -120,7 +120,7 @@ def rebuild_agent(
         "id": address,
         "public_signals": checked.public_signals,
     }
-    return ReActAgent(key or "assistant", **{**found, **options})
+    return ReActAgent(key or "assistant", **{**arguments, **options})
 
 
 def _of_a_feed(
@@ -128,7 +128,7 @@ def _of_a_feed(
 ) -> InformationAgent | PersonalFeedAgent:
     """An agent of kind information or personal_feed. Empty instructions mean those of its class."""
     instructions = options.pop("system_instructions", None) or spec.system_instructions
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "model": model,
         "items_per_generation": spec.items_per_generation,
         "public_signals": spec.public_signals,
@@ -139,10 +139,10 @@ def _of_a_feed(
         **({"instructions": instructions} if instructions else {}),
     }
     if spec.kind == INFORMATION:
-        found |= {"output_topic": spec.output_topic, "source_signal": spec.source_signal}
-        return InformationAgent(key, **{**found, **options})
-    found |= {"follow_topics": spec.follow_topics, "preferences": spec.preferences, "every_s": spec.every_s}
-    return PersonalFeedAgent(key, **{**found, **options})
+        arguments |= {"output_topic": spec.output_topic, "source_signal": spec.source_signal}
+        return InformationAgent(key, **{**arguments, **options})
+    arguments |= {"follow_topics": spec.follow_topics, "preferences": spec.preferences, "every_s": spec.every_s}
+    return PersonalFeedAgent(key, **{**arguments, **options})
 
 
 def _without_the_run(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,12 +156,12 @@ def _as_spec(saved: dict[str, Any], has_instructions: bool) -> dict[str, Any]:
     for name in ("id", "agent_id", "key"):
         saved.pop(name, None)
     made_of = saved.pop("class", None)
-    described = made_of is not None
+    is_of_agent = made_of is not None
     if made_of in _KINDS:
         saved["kind"] = _KINDS[made_of]
         saved["system_instructions"] = saved.pop("instructions", "")
         saved = {name: value for name, value in saved.items() if value is not None}
-    if described and not has_instructions and _MADE.match(str(saved.get("system_instructions", ""))):
+    if is_of_agent and not has_instructions and _MADE.match(str(saved.get("system_instructions", ""))):
         raise InvalidInputError(
             f"system_instructions: {saved['system_instructions']} creates them; pass it as system_instructions=…",
             field="system_instructions",
@@ -169,7 +169,7 @@ def _as_spec(saved: dict[str, Any], has_instructions: bool) -> dict[str, Any]:
     if "tools" in saved:
         names = [tool["name"] if isinstance(tool, Mapping) else str(tool) for tool in saved.pop("tools") or ()]
         saved.setdefault("tool_names", names)
-    if described and isinstance(saved.get("options"), Mapping):
+    if is_of_agent and isinstance(saved.get("options"), Mapping):
         saved["options"] = {
             name: value for name, value in saved["options"].items() if name in ModelSettings.model_fields
         }
@@ -177,11 +177,11 @@ def _as_spec(saved: dict[str, Any], has_instructions: bool) -> dict[str, Any]:
 
 
 def _tools_of(spec: AgentSpec, known: ToolRegistry) -> Toolbox:
-    found = Toolbox(known.get(name) for name in spec.tool_names)
+    toolbox = Toolbox(known.get(name) for name in spec.tool_names)
     defaults = {name: one.default for name, one in spec.variables.items() if one.default is not None}
     for sub_agent in spec.sub_agents:
-        found.add(AgentTool(sub_agent.agent, sub_agent.description, sub_agent.timeout, defaults))
-    return found
+        toolbox.add(AgentTool(sub_agent.agent, sub_agent.description, sub_agent.timeout, defaults))
+    return toolbox
 
 
 def _pipeline_of(window: Window | None) -> CompactionPipeline:
@@ -220,13 +220,13 @@ async def load_session_memory(
     if user is not None:
         submit = import_module("ravi_django.runtime.runs.submit")  # of a higher layer: imported on first use
         session_id = await submit.anamed(session_id, user, str(agent_id), tenant)
-    place = (id(provider), str(agent_id), str(session_id))
+    key = (id(provider), str(agent_id), str(session_id))
     if await provider.count(agent_id, session_id):
         return provider
     while True:
-        mine: Future[bool] = Future()
-        other = _seeding.setdefault(place, mine)
-        if other is not mine:
+        this_call: Future[bool] = Future()
+        other = _seeding.setdefault(key, this_call)
+        if other is not this_call:
             if await asyncio.shield(asyncio.wrap_future(other)):
                 break
             continue  # that caller failed or was cancelled: try it here
@@ -235,8 +235,8 @@ async def load_session_memory(
             await _seed(provider, agent_id, session_id, load)
             read = True
         finally:
-            del _seeding[place]
-            mine.set_result(read)
+            del _seeding[key]
+            this_call.set_result(read)
         break
     return provider
 
@@ -251,10 +251,10 @@ async def _seed(
     if not counts_itself and await provider.count(agent_id, session_id):  # another caller has stored it meanwhile
         return
     if inspect.iscoroutinefunction(load):
-        found: Any = await asyncio.to_thread(_list, await load())
+        loaded: Any = await asyncio.to_thread(_list, await load())
     else:
-        found = await asyncio.to_thread(lambda: _list(load()))
-    steps = await asyncio.to_thread(_list, await found) if inspect.isawaitable(found) else found
+        loaded = await asyncio.to_thread(lambda: _list(load()))
+    steps = await asyncio.to_thread(_list, await loaded) if inspect.isawaitable(loaded) else loaded
     messages = rebuild_messages_from_steps(steps)
     if not messages:
         return

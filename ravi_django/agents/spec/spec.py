@@ -89,9 +89,9 @@ class SubAgent(BaseModel):
 
     @model_serializer
     def _short(self) -> Any:
-        said = {name: getattr(self, name) for name in ("description", "timeout")}
-        given = {name: value for name, value in said.items() if value != type(self).model_fields[name].default}
-        return {"agent": self.agent, **given} if given else self.agent
+        values = {name: getattr(self, name) for name in ("description", "timeout")}
+        changed = {name: value for name, value in values.items() if value != type(self).model_fields[name].default}
+        return {"agent": self.agent, **changed} if changed else self.agent
 
     @property
     def tool_name(self) -> str:
@@ -133,7 +133,7 @@ class AgentSpec(BaseModel):
 
     @field_validator("approvers", mode="before")
     @classmethod
-    def _as_said_shortest(cls, value: Any) -> Any:
+    def _as_shortest_form(cls, value: Any) -> Any:
         try:
             return Approvers.of(value).to_json()
         except InvalidInputError as error:
@@ -179,14 +179,14 @@ def validate_spec(
     return checked
 
 
-def _fault(field: str, words: str) -> InvalidInputError:
-    return InvalidInputError(f"{field}: {words}", field=field)
+def _fault(field: str, detail: str) -> InvalidInputError:
+    return InvalidInputError(f"{field}: {detail}", field=field)
 
 
 def _check_tools(spec: AgentSpec, known: list[str] | None) -> None:
     seen: set[str] = set()
-    for place, name in enumerate(spec.tool_names):
-        field = f"tool_names.{place}"
+    for index, name in enumerate(spec.tool_names):
+        field = f"tool_names.{index}"
         if name in seen:
             raise _fault(field, f"{name!r} appears twice; name each tool once")
         if known is not None and name not in known:
@@ -197,20 +197,20 @@ def _check_tools(spec: AgentSpec, known: list[str] | None) -> None:
                 f"{did_you_mean(name, known)}",
             )
         seen.add(name)
-    for place, sub_agent in enumerate(spec.sub_agents):
+    for index, sub_agent in enumerate(spec.sub_agents):
         if sub_agent.tool_name in seen:
             raise _fault(
-                f"sub_agents.{place}",
+                f"sub_agents.{index}",
                 f"{sub_agent.agent} would have the tool name {sub_agent.tool_name!r}, which is taken",
             )
         seen.add(sub_agent.tool_name)
 
 
 def _check_agents(spec: AgentSpec, known: list[str] | None) -> None:
-    for place, sub_agent in enumerate(spec.sub_agents):
+    for index, sub_agent in enumerate(spec.sub_agents):
         if known is not None and sub_agent.agent not in known:
             agents, near = ", ".join(known) or "none", did_you_mean(sub_agent.agent, known)
-            raise _fault(f"sub_agents.{place}", f"unknown agent {sub_agent.agent!r}; the agents are: {agents}{near}")
+            raise _fault(f"sub_agents.{index}", f"unknown agent {sub_agent.agent!r}; the agents are: {agents}{near}")
 
 
 def _check_result(spec: AgentSpec) -> None:
@@ -219,8 +219,8 @@ def _check_result(spec: AgentSpec) -> None:
     try:
         ResultType(spec.result_schema)
     except InvalidInputError as error:
-        words = str(error).removeprefix("result_model ")
-        raise InvalidInputError(f"result_schema {words}", field="result_schema") from error
+        detail = str(error).removeprefix("result_model ")
+        raise InvalidInputError(f"result_schema {detail}", field="result_schema") from error
 
 
 def _check_secrets(spec: AgentSpec) -> None:
@@ -235,14 +235,14 @@ def _check_secrets(spec: AgentSpec) -> None:
 
 def _first_fault(error: ValidationError) -> InvalidInputError:
     fault = error.errors(include_url=False)[0]
-    place = [str(part) for part in fault["loc"]]
+    path = [str(part) for part in fault["loc"]]
     if fault["type"] == "extra_forbidden":
-        *above, name = place
+        *above, name = path
         near = did_you_mean(name, _fields_of(*above))
-        return _fault(".".join(place), f"unknown field {name!r}; the fields are: {', '.join(_fields_of(*above))}{near}")
-    if len(place) > 2 and place[0] == "sub_agents" and isinstance(fault["input"], str) and place[2] == "agent":
-        place = place[:2]
-    return _fault(".".join(place) or "spec", fault["msg"].removeprefix("Value error, "))
+        return _fault(".".join(path), f"unknown field {name!r}; the fields are: {', '.join(_fields_of(*above))}{near}")
+    if len(path) > 2 and path[0] == "sub_agents" and isinstance(fault["input"], str) and path[2] == "agent":
+        path = path[:2]
+    return _fault(".".join(path) or "spec", fault["msg"].removeprefix("Value error, "))
 
 
 _PARTS: dict[str, type[BaseModel]] = {
@@ -254,8 +254,8 @@ _PARTS: dict[str, type[BaseModel]] = {
 }
 
 
-def _fields_of(*place: str) -> list[str]:
-    return list(_PARTS.get(place[0] if place else "", AgentSpec).model_fields)
+def _fields_of(*path: str) -> list[str]:
+    return list(_PARTS.get(path[0] if path else "", AgentSpec).model_fields)
 
 
 REACT, INFORMATION, PERSONAL_FEED = "react", "information", "personal_feed"
@@ -264,15 +264,15 @@ _ALL = {"kind", "model", "fallbacks", "system_instructions", "variables", "optio
 _ALL |= {"welcome", "starter_prompts", "public_signals"}
 _OF_A_FEED = {"follow_topics", "preferences", "every_s", "items_per_generation"}
 _OF_NEWS = {"output_topic", "source_signal", "items_per_generation"}
-_OWN = {INFORMATION: _ALL | _OF_NEWS, PERSONAL_FEED: _ALL | _OF_A_FEED}
+_FIELDS_OF_KIND = {INFORMATION: _ALL | _OF_NEWS, PERSONAL_FEED: _ALL | _OF_A_FEED}
 _NOT_REACT = (_OF_A_FEED | _OF_NEWS) - {"output_topic"}
 
 
 def check_kind(spec: AgentSpec) -> None:
     """Raises InvalidInputError for a field of another kind of agent, for an invalid topic, and without a model."""
-    given = spec.model_dump(exclude_defaults=True)
-    allowed = _OWN.get(spec.kind)
-    for field in given:
+    fields = spec.model_dump(exclude_defaults=True)
+    allowed = _FIELDS_OF_KIND.get(spec.kind)
+    for field in fields:
         if field in _NOT_REACT if allowed is None else field not in allowed:
             raise InvalidInputError(
                 f"an agent of kind {spec.kind} has no field {field}; leave it out, or choose another kind",
@@ -282,8 +282,8 @@ def check_kind(spec: AgentSpec) -> None:
         raise InvalidInputError("model is required; enter a litellm name such as openai/gpt-4o-mini", field="model")
     if spec.output_topic:
         topic_of(spec.output_topic, "output_topic")
-    for place, topic in enumerate(spec.follow_topics):
-        topic_of(topic, f"follow_topics.{place}")
+    for index, topic in enumerate(spec.follow_topics):
+        topic_of(topic, f"follow_topics.{index}")
     checked_signal(spec.source_signal)
 
 
@@ -314,10 +314,10 @@ def check_extras(extras: Mapping[str, Any], field: str) -> None:
 
 def check_models(names: Sequence[str]) -> None:
     """`names` are the model and its fallbacks. Raises InvalidInputError for an address."""
-    for place, name in enumerate(names, -1):
+    for index, name in enumerate(names, -1):
         if _ADDRESS.search(name.strip()):
             raise _fault(
-                "model" if place < 0 else f"fallbacks.{place}",
+                "model" if index < 0 else f"fallbacks.{index}",
                 f"{name!r} is not a model name like provider/model; set its host in the settings or the environment",
             )
 
@@ -332,16 +332,16 @@ def refuse_unstorable(spec: Mapping[str, Any]) -> None:
     check_storable(spec, texts=False)
 
 
-def _texts(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
+def _texts(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
-        yield place, value
+        yield path, value
     elif isinstance(value, Mapping | list | tuple) and depth > MAX_DEPTH:
-        field = ".".join(place.split(".")[: 2 if place.startswith(("options", "variables")) else 1])
+        field = ".".join(path.split(".")[: 2 if path.startswith(("options", "variables")) else 1])
         raise InvalidInputError(f"{field} has more than {MAX_DEPTH} levels of nesting; use fewer", field=field)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield place or "spec", str(key)
-            yield from _texts(inner, f"{place}.{key}" if place else str(key), depth + 1)
+            yield path or "spec", str(key)
+            yield from _texts(inner, f"{path}.{key}" if path else str(key), depth + 1)
     elif isinstance(value, list | tuple):
         for number, inner in enumerate(value):
-            yield from _texts(inner, f"{place}.{number}", depth + 1)
+            yield from _texts(inner, f"{path}.{number}", depth + 1)

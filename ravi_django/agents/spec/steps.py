@@ -15,7 +15,7 @@ from ravi_django.kernel import ChatMessage, InvalidInputError, Role
 from ravi_django.kernel.content import Block, ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock, blocks_adapter
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
 
-_SAID = {
+_ROLES = {
     "system": Role.SYSTEM,
     "system_message": Role.SYSTEM,
     "user": Role.USER,
@@ -25,7 +25,7 @@ _SAID = {
 }
 _CALLS = ("tool_call", "tool_calls")
 _RESULTS = ("tool_result", "tool_results")
-KINDS = (*_SAID, *_CALLS, *_RESULTS)
+KINDS = (*_ROLES, *_CALLS, *_RESULTS)
 
 
 @dataclass(slots=True)
@@ -65,27 +65,27 @@ def rebuild_messages_from_steps(
     not "skip".
     """
     turns: list[_Turn] = []
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         kind = _get(step, "kind", "type")
-        if kind in _SAID:
-            turns.append(_said(_SAID[kind], step, place))
+        if kind in _ROLES:
+            turns.append(_message_turn(_ROLES[kind], step, index))
         elif kind in _CALLS:
             for one in _parts(step, "tool_calls", "calls"):
-                _add_call(turns, _call(one, place))
+                _add_call(turns, _call(one, index))
         elif kind in _RESULTS:
             for one in _parts(step, "tool_results", "results"):
-                _add_result(turns, one, place)
+                _add_result(turns, one, index)
         elif unknown == "raise":
-            raise _fault(place, f"unknown kind {kind!r}; the kinds are {', '.join(KINDS)}. Leave it out, or skip them")
+            raise _fault(index, f"unknown kind {kind!r}; the kinds are {', '.join(KINDS)}. Leave it out, or skip them")
     return close_dangling([message for turn in turns for message in _messages(turn)])
 
 
-def _said(role: Role, step: Any, place: int) -> _Turn:
-    turn = _Turn(role, _content(_get(step, "content", "text"), place))
+def _message_turn(role: Role, step: Any, index: int) -> _Turn:
+    turn = _Turn(role, _content(_get(step, "content", "text"), index))
     if role is Role.ASSISTANT:
         listed = [block for block in turn.content if isinstance(block, ToolUseBlock)]
         turn.content = [block for block in turn.content if not isinstance(block, ToolUseBlock)]
-        listed += [_call(one, place) for one in _get(step, "tool_calls") or ()]
+        listed += [_call(one, index) for one in _get(step, "tool_calls") or ()]
         turn.calls = [_Call(block, listed=True) for block in listed]
     return turn
 
@@ -103,14 +103,14 @@ def _add_call(turns: list[_Turn], block: ToolUseBlock) -> None:
     turns.append(_Turn(Role.ASSISTANT, [], [_Call(block)]))
 
 
-def _add_result(turns: list[_Turn], step: Any, place: int) -> None:
+def _add_result(turns: list[_Turn], step: Any, index: int) -> None:
     """Add the result to the latest call with that id; without an id, to the oldest call of the turn without a
     result."""
     call_id = _get(step, "call_id", "tool_call_id")
     for turn in reversed(turns):
         for call in turn.calls:
             if call.result is None and call_id in (None, "", call.block.call_id):
-                content = _content(_get(step, "content", "result", "output", "text"), place)
+                content = _content(_get(step, "content", "result", "output", "text"), index)
                 failed = bool(_get(step, "is_error"))
                 call.result = ToolResultBlock(call_id=call.block.call_id, content=content, is_error=failed)
                 turn.closed = True
@@ -120,33 +120,33 @@ def _add_result(turns: list[_Turn], step: Any, place: int) -> None:
 def _messages(turn: _Turn) -> list[ChatMessage]:
     if not turn.content and not turn.calls:
         return []  # providers refuse an empty message
-    said = ChatMessage(role=turn.role, content=[*turn.content, *(call.block for call in turn.calls)])
+    message = ChatMessage(role=turn.role, content=[*turn.content, *(call.block for call in turn.calls)])
     results: list[ContentBlock] = [call.result for call in turn.calls if call.result is not None]
-    return [said, ChatMessage(role=Role.TOOL, content=results)] if results else [said]
+    return [message, ChatMessage(role=Role.TOOL, content=results)] if results else [message]
 
 
-def _call(step: Any, place: int) -> ToolUseBlock:
+def _call(step: Any, index: int) -> ToolUseBlock:
     if isinstance(step, ToolUseBlock):
         return step
     function = _get(step, "function") or step  # as OpenAI's API nests it
     name = _get(function, "tool_name", "name")
     if not isinstance(name, str) or not name:
-        raise _fault(place, "a tool call has no tool_name")
-    call_id = str(_get(step, "call_id", "tool_call_id", "id") or f"call_{place}")
+        raise _fault(index, "a tool call has no tool_name")
+    call_id = str(_get(step, "call_id", "tool_call_id", "id") or f"call_{index}")
     return ToolUseBlock(tool_name=name, arguments=_arguments(_get(function, "arguments", "args")), call_id=call_id)
 
 
-def _arguments(given: Any) -> dict[str, Any]:
-    if isinstance(given, str):
+def _arguments(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
         try:
-            read = json.loads(given or "{}")
+            read = json.loads(value or "{}")
         except ValueError:
             read = None
-        given = read if isinstance(read, dict) else {INVALID_ARGUMENTS_KEY: given}  # the text of the model
-    return dict(given) if isinstance(given, Mapping) else {}
+        value = read if isinstance(read, dict) else {INVALID_ARGUMENTS_KEY: value}  # the text of the model
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _content(value: Any, place: int) -> list[ContentBlock]:
+def _content(value: Any, index: int) -> list[ContentBlock]:
     if value is None or value == "":
         return []
     if isinstance(value, str):
@@ -157,7 +157,7 @@ def _content(value: Any, place: int) -> list[ContentBlock]:
         try:
             return blocks_adapter.validate_python(value)
         except ValidationError as error:
-            raise _fault(place, f"content is not a list of blocks: {error.errors()[0]['msg']}") from None
+            raise _fault(index, f"content is not a list of blocks: {error.errors()[0]['msg']}") from None
     return [TextBlock(text=to_json(value, fallback=str).decode())]
 
 
@@ -167,15 +167,15 @@ def _is_block(item: Any) -> bool:
 
 def _parts(step: Any, *names: str) -> list[Any]:
     """The calls or results that a row lists, or the row itself."""
-    found = _get(step, *names)
-    return list(found) if isinstance(found, list | tuple) else [step]
+    parts = _get(step, *names)
+    return list(parts) if isinstance(parts, list | tuple) else [step]
 
 
 def _get(step: Any, *names: str) -> Any:
     """The first of these values in the row or its payload."""
-    for place in (step, *(_plain(step, inner) for inner in ("payload", "data"))):
+    for holder in (step, *(_plain(step, inner) for inner in ("payload", "data"))):
         for name in names:
-            if (value := _plain(place, name)) is not None:
+            if (value := _plain(holder, name)) is not None:
                 return value
     return None
 
@@ -184,5 +184,5 @@ def _plain(step: Any, name: str) -> Any:
     return step.get(name) if isinstance(step, Mapping) else getattr(step, name, None)
 
 
-def _fault(place: int, words: str) -> InvalidInputError:
-    return InvalidInputError(f"steps.{place}: {words}", field=f"steps.{place}")
+def _fault(index: int, detail: str) -> InvalidInputError:
+    return InvalidInputError(f"steps.{index}: {detail}", field=f"steps.{index}")

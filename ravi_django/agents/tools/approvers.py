@@ -36,27 +36,27 @@ class Approvers:
             return cls(rest=Addressees.of(value, "approvers"))
         if not value:
             raise InvalidInputError("approvers is empty; enter an address, or leave it out", field="approvers")
-        found = {str(key): Addressees.of(to, f"approvers.{key}") for key, to in value.items()}
-        return cls({key: to for key, to in found.items() if key != REST}, found.get(REST))
+        by_key = {str(key): Addressees.of(to, f"approvers.{key}") for key, to in value.items()}
+        return cls({key: to for key, to in by_key.items() if key != REST}, by_key.get(REST))
 
     def for_call(self, tool: Tool, risk: Risk) -> Addressees | None:
         """The approvers: the agent's for this tool or risk, else the tool's own, else the agent's `rest`; None: nobody.
         For an agent in the database the tool's own come first."""
-        said, own = self.named.get(tool.name) or self.named.get(risk.value), approvers_of(tool)
+        of_agent, of_tool = self.named.get(tool.name) or self.named.get(risk.value), approvers_of(tool)
         if self.of_row:
-            return own or _without_what_needs_code(said or self.rest, risk)
-        return said or own or self.rest
+            return of_tool or _without_what_needs_code(of_agent or self.rest, risk)
+        return of_agent or of_tool or self.rest
 
     def as_of_row(self) -> Approvers:
         return replace(self, of_row=True)
 
     def check(self, tools: Iterable[Tool]) -> None:
         """Raises InvalidInputError for a key that is none of these tools, and for a tool with an invalid policy."""
-        found = list(tools)
-        for tool in found:
+        all_tools = list(tools)
+        for tool in all_tools:
             approvers_of(tool)
             checked_policy(tool.approval, tool.name)
-        self.check_names(tool.name for tool in found)
+        self.check_names(tool.name for tool in all_tools)
 
     def check_names(self, tools: Iterable[str]) -> None:
         """Raises InvalidInputError for a key that is none of these tools."""
@@ -78,12 +78,12 @@ class Approvers:
         return named if rest is None else {**named, REST: rest}
 
 
-def _without_what_needs_code(found: Addressees | None, risk: Risk) -> Addressees | None:
+def _without_what_needs_code(addressees: Addressees | None, risk: Risk) -> Addressees | None:
     """An agent in the database cannot turn four eyes off, or let a run's owner approve a risky call."""
-    if found is None:
+    if addressees is None:
         return None
-    steps = tuple(step for step in found.steps if risk is Risk.SAFE or step.to != OWNER)
-    return Addressees(steps=steps, four_eyes=found.four_eyes or None) if steps else None
+    steps = tuple(step for step in addressees.steps if risk is Risk.SAFE or step.to != OWNER)
+    return Addressees(steps=steps, four_eyes=addressees.four_eyes or None) if steps else None
 
 
 def approvers_of(tool: Tool) -> Addressees | None:
@@ -94,8 +94,8 @@ def approvers_of(tool: Tool) -> Addressees | None:
 def checked_policy(value: Any, name: str = "") -> str:
     """Raises InvalidInputError unless it is one of POLICIES."""
     if value not in POLICIES:
-        whose = f"approval of the tool {name}" if name else "a tool's approval"
-        raise InvalidInputError(f"{whose} must be one of {', '.join(POLICIES)}, not {value!r}", field="approval")
+        subject = f"approval of the tool {name}" if name else "a tool's approval"
+        raise InvalidInputError(f"{subject} must be one of {', '.join(POLICIES)}, not {value!r}", field="approval")
     return str(value)
 
 

@@ -44,8 +44,8 @@ class HandoffTool(Tool):
         self.agent: Agent | None = None if isinstance(agent, AgentId | str) else agent
         self.agent_id = address_of(agent)
         self.name = handoff_name(self.agent_id)
-        own = f"Hand a task to the agent {self.agent_id} and get its answer."
-        self.description = description or (own if self.agent is None else description_of(self.agent))
+        default = f"Hand a task to the agent {self.agent_id} and get its answer."
+        self.description = description or (default if self.agent is None else description_of(self.agent))
         self.parameters = {
             "type": "object",
             "properties": {
@@ -57,13 +57,13 @@ class HandoffTool(Tool):
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """`{"task": text}`. Other arguments, without a task, are the task as JSON text."""
-        given = super().validate(arguments)
-        if given and "task" not in given:
-            given = {"task": to_json(given).decode()}
-        task = given.get("task")
-        if set(given) != {"task"} or not isinstance(task, str) or not task.strip():
+        checked = super().validate(arguments)
+        if checked and "task" not in checked:
+            checked = {"task": to_json(checked).decode()}
+        task = checked.get("task")
+        if set(checked) != {"task"} or not isinstance(task, str) or not task.strip():
             raise ToolArgumentsError(f'{self.name} takes one argument: {{"task": "…"}}, a text', field="task")
-        return given
+        return checked
 
 
 class AgentTool(HandoffTool):
@@ -94,9 +94,9 @@ class AgentTool(HandoffTool):
         self.variables = dict(variables or {})
 
     async def execute(self, **arguments: Any) -> Any:
-        given, ctx = {INHERITED: self.variables}, arguments["ctx"]
+        metadata, ctx = {INHERITED: self.variables}, arguments["ctx"]
         return await delegate(
-            ctx, self.agent_id, arguments["task"], self.ask_timeout, metadata=given, memory=self.memory
+            ctx, self.agent_id, arguments["task"], self.ask_timeout, metadata=metadata, memory=self.memory
         )
 
 
@@ -153,10 +153,10 @@ def outcome_as_result(agent_id: AgentId, outcome: AskOutcome, timeout: float | N
     """The outcome of asking the agent as the tool call's result. Everything but a reply is an error."""
     if outcome.kind == "replied":
         return ToolExecutionResult(content=[TextBlock(text=as_text(outcome.result))])
-    return _unanswered(_words(agent_id, outcome, timeout or 0.0))
+    return _unanswered(_outcome_text(agent_id, outcome, timeout or 0.0))
 
 
-def _words(agent_id: AgentId, outcome: AskOutcome, timeout: float) -> str:
+def _outcome_text(agent_id: AgentId, outcome: AskOutcome, timeout: float) -> str:
     match outcome.kind:
         case "timed_out":
             return (
@@ -170,9 +170,9 @@ def _words(agent_id: AgentId, outcome: AskOutcome, timeout: float) -> str:
             return f"{agent_id} failed: {_reason(outcome.result)}"
 
 
-def _unanswered(words: str) -> ToolExecutionResult:
+def _unanswered(reason: str) -> ToolExecutionResult:
     return ToolExecutionResult(
-        content=[TextBlock(text=f"{words}. Ask another, ask differently, or go on without it.")], is_error=True
+        content=[TextBlock(text=f"{reason}. Ask another, ask differently, or go on without it.")], is_error=True
     )
 
 
@@ -207,12 +207,12 @@ def is_agent(value: Any) -> bool:
 def description_of(agent: Agent) -> str:
     """An agent's description for a model: its `description`; else the first sentence of its class's docstring (not of
     the library's own classes), or of its instructions; else only its address."""
-    described = getattr(agent, "description", None)
-    if isinstance(described, str) and described.strip():
-        return described.strip()
-    words = f"Hand a task to the agent {agent.id} and get its answer."
+    description = getattr(agent, "description", None)
+    if isinstance(description, str) and description.strip():
+        return description.strip()
+    default = f"Hand a task to the agent {agent.id} and get its answer."
     about = _docstring(type(agent)) or _instructions(agent)
-    return f"{words} {about}" if about else words
+    return f"{default} {about}" if about else default
 
 
 def _docstring(cls: type) -> str:

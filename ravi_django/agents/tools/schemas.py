@@ -19,8 +19,8 @@ from ravi_django.kernel import InvalidInputError
 Schema = dict[str, Any]
 
 # Keywords that providers support in a strict schema.
-_KEPT = {"type", "enum", "const", "description", "title", "pattern", "multipleOf", "minimum", "maximum"}
-_KEPT |= {"exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"}
+_PLAIN = {"type", "enum", "const", "description", "title", "pattern", "multipleOf", "minimum", "maximum"}
+_PLAIN |= {"exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"}
 _REPLACED = {"default", "required", "$schema"}  # set again, or dropped
 _FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
 _NOTES = {"title", "description", "default"}  # allowed next to a $ref
@@ -47,8 +47,8 @@ def object_schema(schema: Schema, wrap: str) -> tuple[Schema, bool]:
 def _resolved(schema: Schema) -> Schema:
     """Replace a root that is only a reference (a recursive model) by its definition."""
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
-    found = schema.get("$defs", {}).get(name)
-    return schema if found is None else {**found, "$defs": schema["$defs"]}
+    definition = schema.get("$defs", {}).get(name)
+    return schema if definition is None else {**definition, "$defs": schema["$defs"]}
 
 
 class _NotStrict(Exception):
@@ -86,7 +86,7 @@ def _strict_word(key: str, value: Any) -> Any:
         return _strict(value)
     if key == "anyOf":
         return [_strict(inner) for inner in value]
-    if key in _KEPT or (key == "format" and value in _FORMATS) or (key == "additionalProperties" and value is False):
+    if key in _PLAIN or (key == "format" and value in _FORMATS) or (key == "additionalProperties" and value is False):
         return value
     raise _NotStrict
 
@@ -157,19 +157,19 @@ def check_schema(schema: Schema) -> Any:
 
 
 def schema_errors(validator: Any, value: Any, most: int) -> list[str]:
-    """The errors of a value, "place: words", at most `most` + 1. Raises TooMuchToCheck."""
+    """The errors of a value, "path: message", at most `most` + 1. Raises TooMuchToCheck."""
     followed = _followed.set([0])
     try:
-        found = list(islice(validator.iter_errors(value), most + 1))
+        errors = list(islice(validator.iter_errors(value), most + 1))
     except RecursionError:
         raise TooMuchToCheck("it is nested too deep to be checked") from None
     finally:
         _followed.reset(followed)
-    return [": ".join(filter(None, (".".join(map(str, error.absolute_path)), error.message))) for error in found]
+    return [": ".join(filter(None, (".".join(map(str, error.absolute_path)), error.message))) for error in errors]
 
 
-def _no_schema(words: str) -> InvalidInputError:
-    return InvalidInputError(f"result_model {words}", field="result_model")
+def _no_schema(detail: str) -> InvalidInputError:
+    return InvalidInputError(f"result_model {detail}", field="result_model")
 
 
 class _Walk:
@@ -194,7 +194,7 @@ class _Walk:
             if not isinstance(schema, dict) or id(schema) in self._seen:
                 continue
             self._seen.add(id(schema))
-            _check_words(schema, schema is self._root)
+            _check_keywords(schema, schema is self._root)
             if self._weigh(schema) > MAX_IN_PLACE:
                 raise _no_schema("refers to itself too often for one value; make it simpler")
             waiting += self._targets(schema)
@@ -217,13 +217,13 @@ class _Walk:
     def _targets(self, schema: Schema) -> list[Any]:
         from referencing.exceptions import Unresolvable
 
-        found = []
+        targets = []
         for ref in (schema[word] for word in _REFS if isinstance(schema.get(word), str)):
             try:
-                found.append(self._resolver.lookup(ref).contents)
+                targets.append(self._resolver.lookup(ref).contents)
             except Unresolvable as error:
                 raise _no_schema(f"refers to {ref!r}; put that under $defs and refer to '#/$defs/…'") from error
-        return found
+        return targets
 
 
 def _inner(word: str, schema: Schema) -> list[Any]:
@@ -233,7 +233,7 @@ def _inner(word: str, schema: Schema) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _check_words(schema: Schema, is_root: bool) -> None:
+def _check_keywords(schema: Schema, is_root: bool) -> None:
     if not is_root and isinstance(schema.get("$schema"), str):
         raise _no_schema("has a nested $schema; set it only at the root")
     patterns = schema.get("patternProperties")
@@ -267,15 +267,15 @@ def _matches(pattern: str, text: str) -> bool:
 def _bounded(kind: Any) -> Any:
     from jsonschema import validators
 
-    words = kind.VALIDATORS
-    mine = {
+    keywords = kind.VALIDATORS
+    bounded = {
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
-        **{word: _counting(words[word]) for word in _REFS if word in words},
+        **{word: _counting(keywords[word]) for word in _REFS if word in keywords},
     }
-    return validators.extend(kind, mine)
+    return validators.extend(kind, bounded)
 
 
 def _pattern(validator: Any, pattern: str, value: Any, schema: Schema) -> Iterator[Any]:
@@ -300,9 +300,9 @@ def _additional_properties(validator: Any, allowed: Any, value: Any, schema: Sch
         for key in extras:
             yield from validator.descend(value[key], allowed, path=key)
     elif not allowed and extras:
-        words = ", ".join(repr(key) for key in extras[:10])
+        names = ", ".join(repr(key) for key in extras[:10])
         were = "was" if len(extras) == 1 else "were"
-        yield _wrong(f"Additional properties are not allowed ({words} {were} unexpected)")
+        yield _wrong(f"Additional properties are not allowed ({names} {were} unexpected)")
 
 
 def _unique_items(validator: Any, unique: Any, value: Any, schema: Schema) -> Iterator[Any]:
@@ -331,7 +331,7 @@ def _counting(word: Any) -> Any:
     return follow
 
 
-def _wrong(words: str) -> Any:
+def _wrong(message: str) -> Any:
     from jsonschema import ValidationError
 
-    return ValidationError(words)
+    return ValidationError(message)

@@ -54,22 +54,22 @@ class Signature:
         return {name: getattr(values, field) for name, field in self._names.items()}
 
     def _explain_one(self, detail: ErrorDetails) -> str:
-        place = ".".join(map(str, detail["loc"]))
+        path = ".".join(map(str, detail["loc"]))
         if detail["type"] == "missing":
-            return f"argument {place!r} is missing"
+            return f"argument {path!r} is missing"
         if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
             takes = ", ".join(self._names) or "no arguments"
-            return f"unknown argument {place!r} (there are: {takes})"
-        return f"argument {place!r}: {detail['msg'].removeprefix('Value error, ')}"
+            return f"unknown argument {path!r} (there are: {takes})"
+        return f"argument {path!r}: {detail['msg'].removeprefix('Value error, ')}"
 
 
 def layers(function: Callable[..., Any]) -> list[Any]:
     """A callable and those inside of it, to the function that has the code: of a partial, a decorator, a method, or an
     object with `__call__`."""
-    found: list[Any] = [function]
-    while (inner := _inside(found[-1])) is not None and len(found) < MAX_LAYERS:
-        found.append(inner)
-    return found
+    chain: list[Any] = [function]
+    while (inner := _inside(chain[-1])) is not None and len(chain) < MAX_LAYERS:
+        chain.append(inner)
+    return chain
 
 
 def _inside(outer: Any) -> Any:
@@ -162,8 +162,8 @@ def _resolve(owner: str, function: Callable[..., Any], name: str, annotation: An
     if annotation is inspect.Parameter.empty:
         return Any
     # Often imported only under TYPE_CHECKING, so the name cannot be resolved.
-    if isinstance(annotation, str) and (found := _HIDDEN_TEXT.match(annotation.strip())):
-        return _HIDDEN[found.group(1)]
+    if isinstance(annotation, str) and (match := _HIDDEN_TEXT.match(annotation.strip())):
+        return _HIDDEN[match.group(1)]
 
     def holder() -> None: ...
 
@@ -190,10 +190,10 @@ def _hidden_kind(annotation: Any) -> str | None:
 
 
 def _field(parameter: inspect.Parameter, annotation: Any, description: str | None) -> tuple[Any, FieldInfo]:
-    described = get_origin(annotation) is Annotated and any(
+    has_description = get_origin(annotation) is Annotated and any(
         isinstance(extra, FieldInfo) and extra.description for extra in get_args(annotation)[1:]
     )
-    options: dict[str, Any] = {} if described or not description else {"description": description}
+    options: dict[str, Any] = {} if has_description or not description else {"description": description}
     if isinstance(parameter.default, FieldInfo):
         raise TypeError(
             f"{parameter.name}: use Annotated[{parameter.name}'s type, Field(…)] and a plain default, "

@@ -88,6 +88,6 @@ def sub_agents_of(agent: Agent) -> list[Agent]:
     """The agent objects among an agent's tools; they are registered with it."""
     with suppress(TypeError, ValueError):  # a custom agent's `tools` may be something else
         tools = Toolbox.of(getattr(agent, "tools", None)).all()
-        given: list[Any] = [getattr(tool, "agent", None) for tool in tools]
-        return [agent for agent in given if is_agent(agent)]
+        agents: list[Any] = [getattr(tool, "agent", None) for tool in tools]
+        return [agent for agent in agents if is_agent(agent)]
     return []

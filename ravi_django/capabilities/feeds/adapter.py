@@ -115,16 +115,16 @@ def items_in(body: Any, options: Mapping[str, Any]) -> list[Item]:
     Raises InvalidInputError and InputTooLargeError, which name the field.
     """
     where = options.get("items")
-    entries, place = (at_path(body, where), where) if where else (body, "")
+    entries, path = (at_path(body, where), where) if where else (body, "")
     if isinstance(entries, Mapping):
         entries = [entries]
     elif not isinstance(entries, list):
-        name = f"the body's {place}" if place else "the body"
-        raise InvalidInputError(f"{name} must be a JSON object or an array of objects", field=place or "body")
+        name = f"the body's {path}" if path else "the body"
+        raise InvalidInputError(f"{name} must be a JSON object or an array of objects", field=path or "body")
     if len(entries) > MOST_OF_BODY:
-        raise InvalidInputError(f"{len(entries)} items at once, the limit is {MOST_OF_BODY}", field=place or "body")
-    prefix = f"{place}." if place else ""
-    many = isinstance(body, list) or bool(place)
+        raise InvalidInputError(f"{len(entries)} items at once, the limit is {MOST_OF_BODY}", field=path or "body")
+    prefix = f"{path}." if path else ""
+    many = isinstance(body, list) or bool(path)
     return [_item(entry, options, f"{prefix}{index}." if many else "") for index, entry in enumerate(entries)]
 
 
@@ -140,7 +140,7 @@ def at_path(value: Any, path: str) -> Any:
     return value
 
 
-def faults(options: Mapping[str, Any]) -> Iterator[str]:
+def option_errors(options: Mapping[str, Any]) -> Iterator[str]:
     """An error message for each invalid option."""
     for name in PATHS:
         if name in options and not _is_path(options[name]):
@@ -154,32 +154,34 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 200 and all(value.split("."))
 
 
-def _item(entry: Any, options: Mapping[str, Any], place: str) -> Item:
+def _item(entry: Any, options: Mapping[str, Any], prefix: str) -> Item:
     if not isinstance(entry, Mapping):
-        raise InvalidInputError(f"must be a JSON object, not {type(entry).__name__}", field=place.rstrip(".") or "body")
-    words = {name: _words(entry, name, options, place) for name in DEFAULTS}
-    if not words["id"]:
+        raise InvalidInputError(
+            f"must be a JSON object, not {type(entry).__name__}", field=prefix.rstrip(".") or "body"
+        )
+    texts = {name: _value_text(entry, name, options, prefix) for name in DEFAULTS}
+    if not texts["id"]:
         if "id" in options:
             path = options["id"]
-            raise InvalidInputError(f"the item has no value at {path}, the path of its id", field=f"{place}{path}")
-        words["id"] = f"body:{digest_of(entry)}"
+            raise InvalidInputError(f"the item has no value at {path}, the path of its id", field=f"{prefix}{path}")
+        texts["id"] = f"body:{digest_of(entry)}"
     keep = options.get("keep")
     extra = {path: at_path(entry, path) for path in keep} if isinstance(keep, list) else {"body": entry}
     if (size := len(to_json(extra))) > EXTRA_BYTES:
         fix = "list the fields to keep in the source's option keep"
         raise InputTooLargeError(
-            f"an item has {size} bytes, the limit is {EXTRA_BYTES}; {fix}", field=place.rstrip(".") or "body"
+            f"an item has {size} bytes, the limit is {EXTRA_BYTES}; {fix}", field=prefix.rstrip(".") or "body"
         )
-    return Item(**words, extra=extra)
+    return Item(**texts, extra=extra)
 
 
-def _words(entry: Any, name: str, options: Mapping[str, Any], place: str) -> str:
+def _value_text(entry: Any, name: str, options: Mapping[str, Any], prefix: str) -> str:
     for path in [options[name]] if name in options else DEFAULTS[name]:
         value = at_path(entry, path)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise InvalidInputError("must be a text or a number", field=f"{place}{path}")
+            raise InvalidInputError("must be a text or a number", field=f"{prefix}{path}")
         return str(value)
     return ""
 
@@ -232,21 +234,21 @@ def find_source_adapter(name: str) -> SourceAdapter:
         raise LookupError(f"no source adapter is registered as {name!r}; registered: {known}") from None
 
 
-def check_polled(found: Any) -> Polled:
+def check_polled(polled: Any) -> Polled:
     """Check what an adapter returned. Raises TypeError or ValueError."""
-    if not isinstance(found, Polled):
-        raise TypeError(f"poll must return Polled(items, state), not {found!r:.100}")
-    if not all(isinstance(item, Item) for item in found.items):
+    if not isinstance(polled, Polled):
+        raise TypeError(f"poll must return Polled(items, state), not {polled!r:.100}")
+    if not all(isinstance(item, Item) for item in polled.items):
         raise TypeError("Polled.items must be a list of Item")
-    if len(found.items) > MOST:
-        raise ValueError(f"{len(found.items)} items in one poll, the limit is {MOST}")
-    if not isinstance(found.state, dict | None):
-        raise TypeError(f"Polled.state must be a dict, not {found.state!r:.100}")
-    if found.state is not None and (size := len(to_json(found.state))) > STATE_BYTES:
+    if len(polled.items) > MOST:
+        raise ValueError(f"{len(polled.items)} items in one poll, the limit is {MOST}")
+    if not isinstance(polled.state, dict | None):
+        raise TypeError(f"Polled.state must be a dict, not {polled.state!r:.100}")
+    if polled.state is not None and (size := len(to_json(polled.state))) > STATE_BYTES:
         raise ValueError(f"Polled.state has {size} bytes as JSON, the limit is {STATE_BYTES}")
-    if found.next_in_s is not None and not 0 < found.next_in_s < float("inf"):
-        raise ValueError(f"Polled.next_in_s must be seconds above 0, not {found.next_in_s!r}")
-    return found
+    if polled.next_in_s is not None and not 0 < polled.next_in_s < float("inf"):
+        raise ValueError(f"Polled.next_in_s must be seconds above 0, not {polled.next_in_s!r}")
+    return polled
 
 
 @dataclass(frozen=True, slots=True)

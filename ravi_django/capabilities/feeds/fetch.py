@@ -103,7 +103,7 @@ class Fetcher:
         asked, moved, for_good = url, "", True
         left_s, patience_s = self._timeout_s, TURN_S
         for hop in range(MAX_REDIRECTS + 1):
-            found, host, port = parsed(asked, MAX_URL)
+            request_url, host, port = parsed(asked, MAX_URL)
             if port not in (80, 443) and port < 1024:
                 raise SourceError(f"port {port} is not allowed; use 80, 443 or a port from 1024")
             came = asyncio.get_running_loop().time()
@@ -112,14 +112,14 @@ class Fetcher:
                 patience_s -= begun - came
                 async with asyncio.timeout(left_s):
                     address = await checked_address(host, port, self._networks, self._resolve)
-                    target = Target(found, host, address)
+                    target = Target(request_url, host, address)
                     async with answered("GET", target, headers, self._timeout_s) as response:
                         location = response.headers.get("location")
                         if response.status_code not in REDIRECTS or not location:
-                            return await self._read(response, str(found), moved)
+                            return await self._read(response, str(request_url), moved)
                 left_s -= asyncio.get_running_loop().time() - begun
             asked = joined(target, location)
-            for_good = for_good and response.status_code in (301, 308) and found.scheme in ("http", asked[:5])
+            for_good = for_good and response.status_code in (301, 308) and request_url.scheme in ("http", asked[:5])
             moved = asked if for_good else moved
         raise SourceError(f"more than {MAX_REDIRECTS} redirects")
 
@@ -193,8 +193,8 @@ def _word(value: str, longest: int) -> str:
 
 
 def _max_age(header: str) -> float:
-    found = re.search(r"(?:^|[\s,])max-age\s*=\s*\"?(\d{1,9})", header, re.IGNORECASE)
-    return min(float(found[1]), AGE_S) if found else 0.0
+    match = re.search(r"(?:^|[\s,])max-age\s*=\s*\"?(\d{1,9})", header, re.IGNORECASE)
+    return min(float(match[1]), AGE_S) if match else 0.0
 
 
 def _retry_after(header: str) -> float | None:

@@ -203,13 +203,13 @@ def _xml_items(body: bytes) -> list[dict[str, Any]]:
     # Sanitizing and resolving links are slow, and not needed: the markup is removed later.
     options = {"sanitize_html": False, "resolve_relative_uris": False}
     try:
-        found = reader(io.BytesIO(body), response_headers={"content-type": "application/xml; charset=utf-8"}, **options)
+        feed = reader(io.BytesIO(body), response_headers={"content-type": "application/xml; charset=utf-8"}, **options)
     except Exception as error:  # bugs of feedparser
         raise SourceError(f"the feed cannot be read: {type(error).__name__}: {error}"[:500]) from error
-    if not found.get("version") and not found.entries:
+    if not feed.get("version") and not feed.entries:
         raise SourceError("this is XML, but not a feed: neither RSS nor Atom")
-    is_atom = str(found.get("version")).startswith("atom")
-    return [_of_feedparser(entry, is_atom) for entry in found.entries]
+    is_atom = str(feed.get("version")).startswith("atom")
+    return [_of_feedparser(entry, is_atom) for entry in feed.entries]
 
 
 def _reader() -> Callable[..., Any]:

@@ -23,19 +23,19 @@ def sign(secret: str, body: bytes, at: int) -> str:
 def is_signed(scheme: str, headers: Mapping[str, str], body: bytes, secrets: Sequence[str], now: float) -> bool:
     """Whether one of the secrets signed this body. A `ravi` signature must be made within 300 s of `now`; a `github`
     signature has no time. False without secrets, after the same time."""
-    given = headers.get(SCHEMES.get(scheme, ""), "")
-    at, signatures = _of_github(given) if scheme == GITHUB else _of_ravi(given)
+    header = headers.get(SCHEMES.get(scheme, ""), "")
+    at, signatures = _of_github(header) if scheme == GITHUB else _of_ravi(header)
     signed = body
     if scheme != GITHUB:
         if at is None or not abs(now - at) <= TOLERANCE_S:
             return False
         signed = b"%d.%s" % (at, body)
-    found = False
+    matches = False
     for secret in secrets or (_DUMMY,):
         expected = _hmac(secret, signed).encode()
         for signature in signatures[:_AT_ONCE]:
-            found |= hmac.compare_digest(expected, signature.encode())
-    return found and bool(secrets)
+            matches |= hmac.compare_digest(expected, signature.encode())
+    return matches and bool(secrets)
 
 
 def signed_at(scheme: str, headers: Mapping[str, str]) -> datetime | None:
@@ -48,12 +48,12 @@ def _hmac(secret: str, signed: bytes) -> str:
     return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
-def _of_github(given: str) -> tuple[int | None, list[str]]:
-    return None, [given.removeprefix("sha256=")] if given.startswith("sha256=") else []
+def _of_github(header: str) -> tuple[int | None, list[str]]:
+    return None, [header.removeprefix("sha256=")] if header.startswith("sha256=") else []
 
 
-def _of_ravi(given: str) -> tuple[int | None, list[str]]:
-    parts = [part.strip().partition("=") for part in given.split(",")]
+def _of_ravi(header: str) -> tuple[int | None, list[str]]:
+    parts = [part.strip().partition("=") for part in header.split(",")]
     times = [value for name, _, value in parts if name == "t"]
     at = times[0] if len(times) == 1 else ""
     is_time = at.isascii() and at.isdigit() and len(at) <= 12 and at == str(int(at))

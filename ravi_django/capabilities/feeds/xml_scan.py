@@ -20,7 +20,7 @@ _PEOPLE = {"author", "creator", "managingeditor", "webmaster", "publisher", "con
 _LISTS = {"keywords", "tags"}  # several in one element, separated by commas
 _TAGS = {"category", "subject", *_LISTS}
 _WATCHED = _PEOPLE | _TAGS
-_WORDS = re.compile(r"[\w.+-]+")
+_WORD = re.compile(r"[\w.+-]+")
 _KNOWN = {"amp", "lt", "gt", "quot", "apos"}
 _ENTITY = re.compile(r"&(#[0-9]{1,7};|#[xX][0-9a-fA-F]{1,6};|[A-Za-z][A-Za-z0-9]{1,31};)?")
 _DECLARATION = re.compile(r"\A\s*<\?xml[^>]{0,500}\?>")
@@ -45,14 +45,14 @@ def checked(text: str) -> bytes:
         raise SourceError(f"the feed is not well-formed XML: {error}") from None
 
 
-def _fixed(found: re.Match[str]) -> str:
-    name = (found[1] or "").rstrip(";")
+def _fixed(match: re.Match[str]) -> str:
+    name = (match[1] or "").rstrip(";")
     if name in _KNOWN:
-        return found[0]
+        return match[0]
     if name.startswith("#"):  # may name a character that XML does not allow
-        return html.escape(_NO_XML.sub(" ", html.unescape(found[0])))
-    meant = html.unescape(found[0]) if name else found[0]
-    return f"&amp;{found[0][1:]}" if meant == found[0] else html.escape(meant)
+        return html.escape(_NO_XML.sub(" ", html.unescape(match[0])))
+    meant = html.unescape(match[0]) if name else match[0]
+    return f"&amp;{match[0][1:]}" if meant == match[0] else html.escape(meant)
 
 
 class _Scan:
@@ -108,7 +108,7 @@ class _Scan:
             self._count_tags(max(form.count(",") for form in forms))
         if self._kinds.isdisjoint(_PEOPLE):
             return
-        if any(len(word[0]) > MAX_WORD for form in forms for word in _WORDS.finditer(form)):
+        if any(len(word[0]) > MAX_WORD for form in forms for word in _WORD.finditer(form)):
             raise SourceError(f"the feed has a word of more than {MAX_WORD} characters in <{name[:40]}>")
 
     def _count_tags(self, more: int) -> None:

@@ -29,13 +29,13 @@ async def tell(litellm: Any, stream: Any, collector: ResponseCollector) -> None:
         {"id": call.call_id, "type": "function", "function": {"name": call.tool_name, "arguments": str(call.arguments)}}
         for call in response.message.tool_calls
     ]
-    said = {"role": "assistant", "content": response.text, "tool_calls": calls or None}
+    message = {"role": "assistant", "content": response.text, "tool_calls": calls or None}
     usage = {
         "prompt_tokens": response.usage.input_tokens,
         "completion_tokens": response.usage.output_tokens,
         "total_tokens": response.usage.total,
     }
-    choices = [{"index": 0, "message": said, "finish_reason": str(response.finish_reason)}]
+    choices = [{"index": 0, "message": message, "finish_reason": str(response.finish_reason)}]
     try:
         answer = litellm.ModelResponse(model=response.model, choices=choices, usage=usage)
         await stream.logging_obj.dispatch_success_handlers(answer, prefer_async_handlers=True)

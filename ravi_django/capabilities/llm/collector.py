@@ -154,19 +154,19 @@ class ResponseCollector:
     def _call_block(self, call: Call, taken: set[str]) -> ToolUseBlock:
         call_id, arguments = _id_of(call, taken), parse_arguments(whole(call.arguments))
         taken.add(call_id)
-        kept: dict[str, Any] = {"id": call.id} if call.id and not _ID.fullmatch(call.id) else {}
+        original: dict[str, Any] = {"id": call.id} if call.id and not _ID.fullmatch(call.id) else {}
         if call.extra:
-            kept |= {"extra": call.extra, "server": self._server}
+            original |= {"extra": call.extra, "server": self._server}
         if call.item:
-            kept["item"] = call.item
+            original["item"] = call.item
         # A broken text would be refused.
         if (
             INVALID_ARGUMENTS_KEY not in arguments
             and call.is_whole
             and call.arguments != turns.arguments_text(arguments)
         ):
-            kept["arguments"] = call.arguments
-        origin = storable({**self._origin, **kept}) if kept and self._origin else None
+            original["arguments"] = call.arguments
+        origin = storable({**self._origin, **original}) if original and self._origin else None
         return ToolUseBlock(tool_name=storable(call.name).strip(), arguments=arguments, call_id=call_id, origin=origin)
 
     @property
@@ -230,15 +230,15 @@ class ResponseCollector:
         part = next((part for part in self._reasoning() if isinstance(part, dict)), None)
         if part is None:
             self._parts.append(part := {"type": "reasoning_details", "details": []})
-        kept = part["details"]
+        stored = part["details"]
         for detail in details:
             if not isinstance(detail, dict):
                 continue
-            if kept and all(kept[-1].get(name) == detail.get(name) for name in ("type", "index", "id")):
-                texts = {name: kept[-1].get(name, "") + detail[name] for name in _PIECES if detail.get(name)}
-                kept[-1] |= {name: value for name, value in detail.items() if value is not None} | texts
+            if stored and all(stored[-1].get(name) == detail.get(name) for name in ("type", "index", "id")):
+                texts = {name: stored[-1].get(name, "") + detail[name] for name in _PIECES if detail.get(name)}
+                stored[-1] |= {name: value for name, value in detail.items() if value is not None} | texts
             else:
-                kept.append(dict(detail))
+                stored.append(dict(detail))
 
     def _reasoning(self) -> Iterator[Any]:
         """The parts at the end that hold one thought: OpenRouter sends its text in two forms, in each piece."""

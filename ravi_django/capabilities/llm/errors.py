@@ -188,18 +188,18 @@ _known: weakref.WeakSet[Keys] = weakref.WeakSet()
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """`text` without the given secrets, the keys of living clients, the values of variables such as `*_API_KEY`,
     `user:password@` in URLs, the values of parameters such as `api_key=`, and text that looks like a key."""
-    found = {value for name, value in os.environ.items() if is_secret(name) and len(value) >= _least(name)}
-    found.update(secret for secret in secrets if len(secret) >= _SHORTEST)
+    values = {value for name, value in os.environ.items() if is_secret(name) and len(value) >= _least(name)}
+    values.update(secret for secret in secrets if len(secret) >= _SHORTEST)
     for keys in list(_known):
-        found |= keys._values
-    for secret in sorted(found, key=len, reverse=True):  # one may be a prefix of another
+        values |= keys._values
+    for secret in sorted(values, key=len, reverse=True):  # one may be a prefix of another
         text = text.replace(secret, "[key]")
     text = _NAMED.sub(_without_value, _USER.sub("[key]@", text))
     return _KEY_LIKE.sub("[key]", text)
 
 
-def _without_value(found: re.Match[str]) -> str:
-    return f"{found[1]}=[key]" if is_secret(found[1]) else found[0]
+def _without_value(match: re.Match[str]) -> str:
+    return f"{match[1]}=[key]" if is_secret(match[1]) else match[0]
 
 
 _format = logging.Formatter()

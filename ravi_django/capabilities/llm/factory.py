@@ -81,22 +81,22 @@ class LLMFactory:
             return RehearsalModel(**{key: self.defaults[key] for key in ("delay",) if key in self.defaults})
         return LiteLLMModel(self.model, api_key=self._api_key, retry=self.retry, **self.defaults)
 
-    def _build_fallback(self, given: Any) -> ChatModel:
-        if isinstance(given, str):
-            own = {
+    def _build_fallback(self, fallback: Any) -> ChatModel:
+        if isinstance(fallback, str):
+            options = {
                 key: value
                 for key, value in self.defaults.items()
                 if key not in _OF_ONE_SERVER
                 and not holds_secret(key, value)  # never send one provider's key to another
             }
-            return LLMFactory(given, **own).build()
-        if isinstance(given, LLMFactory):
-            return given.build()
-        if hasattr(given, "stream") and hasattr(given, "name"):
-            model: ChatModel = given
+            return LLMFactory(fallback, **options).build()
+        if isinstance(fallback, LLMFactory):
+            return fallback.build()
+        if hasattr(fallback, "stream") and hasattr(fallback, "name"):
+            model: ChatModel = fallback
             return model
         raise InvalidInputError(
-            f"a fallback must be a model's name, an LLMFactory or a ChatModel, not {given!r}", field="fallbacks"
+            f"a fallback must be a model's name, an LLMFactory or a ChatModel, not {fallback!r}", field="fallbacks"
         )
 
 
@@ -132,8 +132,8 @@ _OF_ONE_SERVER = frozenset({"api_base", "base_model", "cache_key", "dialect", "p
 def model_from_env(environ: Mapping[str, str] | None = None, **defaults: Any) -> ChatModel:
     """The model named by `RAVI_MODEL`; the rehearsal model if it is unset or empty. `RAVI_MODEL_API_BASE` and
     `RAVI_MODEL_API_KEY` are for a custom server: `RAVI_MODEL=openai/its-name`."""
-    given = os.environ if environ is None else environ
-    name, api_base, api_key = (given.get(f"RAVI_MODEL{end}", "").strip() for end in ("", "_API_BASE", "_API_KEY"))
+    variables = os.environ if environ is None else environ
+    name, api_base, api_key = (variables.get(f"RAVI_MODEL{end}", "").strip() for end in ("", "_API_BASE", "_API_KEY"))
     if api_base:
         defaults = {"api_base": api_base, **defaults}
     return LLMFactory(name or REHEARSAL, api_key or None, **defaults).build()

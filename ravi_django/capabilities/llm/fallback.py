@@ -90,15 +90,15 @@ class FallbackModel:
     ) -> AsyncGenerator[ModelEvent]:
         """`waits`: the last model has no time limit here."""
         failures: list[Failure] = []
-        for place, model in enumerate(self.models, 1):
+        for number, model in enumerate(self.models, 1):
             if failures:
                 yield StreamRestart(model=model.name, error_type=failures[-1].type)
-            last = waits and place == len(self.models)
+            last = waits and number == len(self.models)
             failure: Failure | None = None
             async with aclosing(self._events(model, messages, options, meta, last=last)) as events:
                 try:
                     async for event in events:
-                        if place < len(self.models) and isinstance(event, ModelResponse) and event.is_empty:
+                        if number < len(self.models) and isinstance(event, ModelResponse) and event.is_empty:
                             break
                         yield event
                         if isinstance(event, ModelResponse):

@@ -22,16 +22,16 @@ _AT_ONCE = 20_000  # characters; more are counted in a thread
 def listed(litellm: Any, model: str) -> Mapping[str, Any]:
     """The model's entry in litellm's list, or an empty dict."""
     for name in (model, model.partition("/")[2]):
-        if found := litellm.model_cost.get(name):
-            return dict(found)
+        if entry := litellm.model_cost.get(name):
+            return dict(entry)
     return {}
 
 
 def window(litellm: Any, model: str) -> int | None:
     """The maximum of input tokens; None if unknown."""
     entry = listed(litellm, model)
-    found = entry.get("max_input_tokens") or entry.get("max_tokens")
-    return found if isinstance(found, int) and found > 0 else None
+    tokens = entry.get("max_input_tokens") or entry.get("max_tokens")
+    return tokens if isinstance(tokens, int) and tokens > 0 else None
 
 
 def supports_schema(litellm: Any, model: str) -> bool:

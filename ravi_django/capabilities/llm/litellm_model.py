@@ -155,8 +155,8 @@ class LiteLLMModel:
     def doubt(self) -> str:
         """What is odd about a name without a fault and without a price."""
         if "arn:" in self.name and self._base_model == self.name:
-            words = "does not say which model it is, so its reasoning is not sent back and its cache is not used"
-            return f"the model {self.name!r} {words}. Name it: base_model='bedrock/anthropic.claude-…'"
+            detail = "does not say which model it is, so its reasoning is not sent back and its cache is not used"
+            return f"the model {self.name!r} {detail}. Name it: base_model='bedrock/anthropic.claude-…'"
         return "" if self._api_base or _ROUTES & self.params.keys() or self.has_price() else names.doubt(self.name)
 
     def has_price(self) -> bool:

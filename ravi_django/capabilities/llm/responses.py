@@ -107,8 +107,8 @@ def _answer(message: ChatMessage, form: Form) -> list[Item]:
             items.append({"type": "function_call", **call})
         elif isinstance(block, ThinkingBlock):
             if is_ours and block.signature:
-                kept = {name: origin[name] for name in ("id", "summary") if origin[name] is not None}
-                items.append({"type": "reasoning", **kept, "encrypted_content": block.signature})
+                original = {name: origin[name] for name in ("id", "summary") if origin[name] is not None}
+                items.append({"type": "reasoning", **original, "encrypted_content": block.signature})
         elif text := readable(block):
             text, name = f"{name}:\n{text}" if name else text, ""  # items have no name of an agent
             items.append(_message("assistant", [{"type": "output_text", "text": text}]))

@@ -112,8 +112,8 @@ def _chunk(response: Any, chunk: Any, *, is_error: bool = False) -> dict[str, An
         body = {name: chunk[name] for name in _ABOUT if name in chunk} | {
             k: v for k, v in body.items() if v is not None
         }
-        words = body.get("message") or body.get("detail") or "the provider sent an error in its stream"
-        raise _error(response, str(words), body)
+        message = body.get("message") or body.get("detail") or "the provider sent an error in its stream"
+        raise _error(response, str(message), body)
     return chunk
 
 

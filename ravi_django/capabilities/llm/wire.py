@@ -63,24 +63,24 @@ def to_wire(messages: Iterable[ChatMessage], form: Form = _ANY) -> list[WireMess
     results. Other providers accept only text there: the media follow the turn's results in a user message.
     """
     wire: list[WireMessage] = []
-    shown: list[dict[str, Any]] = []
+    pending: list[dict[str, Any]] = []
     ids: dict[str, str] = {}  # of calls whose id in this request is another one
     key = repr(form)
     for message in messages:
         parts, media = _converted(message, form, key)
         if message.role is Role.ASSISTANT:
             ids.update(other_ids(message, form.family))
-        shown += media
+        pending += media
         for part in parts:
-            if shown and part["role"] != "tool":
-                wire.append(_shown(shown))
-                shown = []
+            if pending and part["role"] != "tool":
+                wire.append(_user_message(pending))
+                pending = []
             if part["role"] == "tool":
                 call_id = part["tool_call_id"]
                 part = {**part, "tool_call_id": ids.get(call_id) or turns.id_for(form.family, call_id)}
             if not (wire and _joined(wire[-1], part, form)):
                 wire.append(fresh(part))
-    wire += [_shown(shown)] if shown else []
+    wire += [_user_message(pending)] if pending else []
     if form.family == "mistral":
         return list(_answered(wire))
     return turns.without_open_work(wire) if form.family == "anthropic" else wire
@@ -119,8 +119,8 @@ def _media(message: ChatMessage, form: Form) -> list[dict[str, Any]]:
         return []
     media: list[dict[str, Any]] = []
     for block in message.content:
-        if isinstance(block, ToolResultBlock) and (found := media_of(block.content, form)):
-            media += [{"type": "text", "text": f"From the result of {block.call_id}:"}, *found]
+        if isinstance(block, ToolResultBlock) and (parts := media_of(block.content, form)):
+            media += [{"type": "text", "text": f"From the result of {block.call_id}:"}, *parts]
     return media
 
 
@@ -137,7 +137,7 @@ def _joined(last: WireMessage, part: WireMessage, form: Form) -> bool:
     return True
 
 
-def _shown(media: list[dict[str, Any]]) -> WireMessage:
+def _user_message(media: list[dict[str, Any]]) -> WireMessage:
     return {"role": "user", "content": fresh(media)}
 
 
@@ -258,8 +258,8 @@ def readable(block: ContentBlock) -> str:
             return _decoded(data)
         case ImageBlock(alt=str() as alt):
             return f"[image: {alt}]"
-        case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if words := _words(block):
-            return f"[{block.type}: {words}]"
+        case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if label := _label(block):
+            return f"[{block.type}: {label}]"
         case UnknownBlock(type=kind) if turns.is_signed(kind):
             return ""
         case _:
@@ -277,7 +277,7 @@ def _address(block: ImageBlock, form: Form) -> str | None:
     return block.url if block.url and _passes(block.url, form) else None
 
 
-def _words(block: ImageBlock | VideoBlock | DocumentBlock | AudioBlock) -> str:
+def _label(block: ImageBlock | VideoBlock | DocumentBlock | AudioBlock) -> str:
     """The address of media, else their name."""
     if block.url:
         return "" if block.url.startswith("data:") else block.url

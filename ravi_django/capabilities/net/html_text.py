@@ -138,10 +138,10 @@ def decoded(body: bytes, kind: str = "") -> str:
 
 
 def _declared(body: bytes, kind: str) -> str:
-    found = _DECLARATION.match(body)
-    if not found and "html" in kind.lower():
-        found = _META.search(_COMMENT.sub(b"", body[:_HEAD]))
-    name = _codec(found[1].decode("ascii", errors="replace")) if found else ""
+    match = _DECLARATION.match(body)
+    if not match and "html" in kind.lower():
+        match = _META.search(_COMMENT.sub(b"", body[:_HEAD]))
+    name = _codec(match[1].decode("ascii", errors="replace")) if match else ""
     return "utf-8" if name.startswith("utf-16") else name  # a declaration in UTF-16 is not read as ASCII
 
 
@@ -150,8 +150,8 @@ def _codec(label: str) -> str:
     label = re.sub(r"\A(?:x-)+", "", label.lower())
     label = _LABELS.get(label) or _ISO_8859.sub(r"iso8859-\1", label)
     try:
-        found = codecs.lookup(label)
+        codec = codecs.lookup(label)
     except (LookupError, ValueError):
         return ""
-    is_text = getattr(found, "_is_text_encoding", False) and found.name.replace("_", "-") not in _ODD_CODECS
-    return _WIDER.get(found.name, found.name) if is_text else ""
+    is_text = getattr(codec, "_is_text_encoding", False) and codec.name.replace("_", "-") not in _ODD_CODECS
+    return _WIDER.get(codec.name, codec.name) if is_text else ""

@@ -29,11 +29,11 @@ _NOT_PUBLIC = (
 )
 
 
-def networks(given: Iterable[str]) -> list[Network]:
+def networks(values: Iterable[str]) -> list[Network]:
     """Parse networks. Raises ValueError that names an invalid one."""
-    if isinstance(given, str):
-        raise ValueError(f"allow_addresses must be a list of networks, not {given!r}; write [{given!r}]")
-    return [ipaddress.ip_network(text) for text in given]
+    if isinstance(values, str):
+        raise ValueError(f"allow_addresses must be a list of networks, not {values!r}; write [{values!r}]")
+    return [ipaddress.ip_network(text) for text in values]
 
 
 def is_permitted(text: str, allowed: Iterable[Network] = ()) -> bool:
@@ -53,10 +53,10 @@ def _inside(address: Address) -> list[Address]:
     if isinstance(address, ipaddress.IPv4Address):
         return []
     teredo = address.teredo or ()
-    found = [address.ipv4_mapped, address.sixtofour, *teredo]
+    addresses = [address.ipv4_mapped, address.sixtofour, *teredo]
     if address in _NAT64:
-        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    return [inner for inner in found if inner is not None]
+        addresses.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [inner for inner in addresses if inner is not None]
 
 
 def _is_public(address: Address) -> bool:

@@ -52,26 +52,26 @@ class RehearsalModel:
             ToolUseBlock(tool_name=name, arguments=arguments, call_id=f"rehearsal_{turn}_{index}")
             for index, (name, arguments) in enumerate(choose_calls(situation, options))
         ]
-        words: list[str] = []
+        pieces: list[str] = []
         if not content:
             instructions = "\n\n".join(message.text for message in messages if message.role is Role.SYSTEM)
             text = _about_item(instructions, situation.whole) or LABEL + answer(situation)
             content = [TextBlock(text=text)]
-            words = re.findall(r"\S+\s*", text)
-        for word in words:
+            pieces = re.findall(r"\S+\s*", text)
+        for piece in pieces:
             meta.cancellation.check()
             if self.delay:
                 await asyncio.sleep(self.delay)
-            yield TextDelta(text=word)
+            yield TextDelta(text=piece)
         yield ModelResponse.of(
             content,
             usage=Usage(
                 input_tokens=sum(len(message.text.split()) for message in messages),
-                output_tokens=len(words) or len(content),
+                output_tokens=len(pieces) or len(content),
             ),
             cost=0.0,
             model=self.name,
-            finish_reason="stop" if words else "tool_calls",
+            finish_reason="stop" if pieces else "tool_calls",
         )
 
 
@@ -84,15 +84,15 @@ def _about_item(instructions: str, text: str) -> str | None:
     if _VERDICT not in instructions:
         return LABEL + _first_sentence(item.text or item.title)
     wishes = instructions.partition(_WISHES)[2].rpartition(_AFTER)[0]
-    found = match(item, wishes[:MOST_READ])
+    verdict = match(item, wishes[:MOST_READ])
     headline = item.title or _first_sentence(item.text.removeprefix(LABEL))[:_HEADLINE]
-    return json.dumps({**found.model_dump(), "reason": LABEL + found.reason, "headline": headline})
+    return json.dumps({**verdict.model_dump(), "reason": LABEL + verdict.reason, "headline": headline})
 
 
 def _first_sentence(text: str) -> str:
     text = " ".join(text.split())
-    found = _SENTENCE.match(text)
-    return found[0] if found else text
+    sentence = _SENTENCE.match(text)
+    return sentence[0] if sentence else text
 
 
 def _item(text: str) -> Item | None:

@@ -119,7 +119,7 @@ def sensible_arguments(schema: Mapping[str, Any], text: str) -> dict[str, Any]:
     parameters = schema.get("parameters") or {}
     properties = parameters.get("properties") or {}
     numbers = itertools.chain(
-        (_number(found) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text)), itertools.repeat(1)
+        (_number(digits) for digits in re.findall(r"\d[\d,]*(?:\.\d+)?", text)), itertools.repeat(1)
     )
     required = parameters.get("required") or ()
     return {name: _value_for(properties.get(name) or {}, text, next(numbers)) for name in required}
@@ -142,11 +142,11 @@ def _wanted(text: str, tools: Schemas) -> list[ToolRequest]:
 def _by_words(text: str, tools: Schemas) -> list[ToolRequest]:
     """The tool whose name and arguments share the most words with the text, if the text has its required arguments:
     "Where is order 7?" is `order_status(order_id=7)`."""
-    words, best, most = _stems(text), [], 0
+    stems, best, most = _stems(text), [], 0
     for name, schema in tools.items():
         required = (schema.get("parameters") or {}).get("required") or ()
-        shared = len(words & _stems(" ".join([name, *required])))
-        fits = shared > most and (required or _stems(name) <= words)
+        shared = len(stems & _stems(" ".join([name, *required])))
+        fits = shared > most and (required or _stems(name) <= stems)
         if fits and (arguments := _arguments_in(text, schema, required)) is not None:
             best, most = [(name, arguments)], shared
     return best
@@ -173,10 +173,10 @@ def _arguments_in(text: str, schema: Mapping[str, Any], required: Sequence[str])
 
 def _delegations(text: str, tools: Schemas, handoffs: Sequence[str]) -> list[ToolRequest]:
     """Delegate to up to two agents whose name or description shares a word with the text; else to the first agent."""
-    words = _stems(f"{text} calculate" if find_expressions(text) else text)
+    stems = _stems(f"{text} calculate" if find_expressions(text) else text)
 
     def fit(name: str) -> int:
-        return len(words & _stems(f"{name.removeprefix(_HANDOFF)} {tools[name].get('description', '')}"))
+        return len(stems & _stems(f"{name.removeprefix(_HANDOFF)} {tools[name].get('description', '')}"))
 
     fitting = sorted((name for name in handoffs if fit(name)), key=fit, reverse=True)[:_AT_ONCE]
     return [(name, _task(tools[name], text)) for name in handoffs if name in (fitting or handoffs[:1])]
@@ -184,8 +184,8 @@ def _delegations(text: str, tools: Schemas, handoffs: Sequence[str]) -> list[Too
 
 def _stems(text: str) -> set[str]:
     """The words without endings, roughly: "write", "writes" and "writing" are equal."""
-    words = set(re.findall(r"\w{3,}", text.lower().replace("_", " "))) - _COMMON
-    return {re.sub(r"(?:ing|ers?|es|ed|s|e)$", "", word) for word in words}
+    tokens = set(re.findall(r"\w{3,}", text.lower().replace("_", " "))) - _COMMON
+    return {re.sub(r"(?:ing|ers?|es|ed|s|e)$", "", word) for word in tokens}
 
 
 def _task(schema: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def _quote(text: str | None) -> str:
 _DATES = re.compile(r"\b\d{4}-\d{1,2}-\d{1,2}\b")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 _PERCENT_OF = re.compile(r"(\d)\s*(?:%|percent)\s+of\s+(?=[\d(])", re.IGNORECASE)
-_WORDS = tuple(
+_OPERATORS = tuple(
     (re.compile(pattern, re.IGNORECASE), symbol)
     for pattern, symbol in (
         (r"\bplus\b|\badded to\b", "+"),
@@ -277,10 +277,10 @@ _NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.operator, as
 def find_expressions(text: str) -> list[str]:
     """Expressions with at least one operator, in Python's notation: "17 plus 4" gives ["17 + 4"]."""
     text = _PERCENT_OF.sub(r"\1 / 100 * ", _THOUSANDS.sub("", _DATES.sub(" ", text)))
-    for pattern, symbol in _WORDS:
+    for pattern, symbol in _OPERATORS:
         text = pattern.sub(f" {symbol} ", text)
-    found = (_longest_expression(match.group()) for match in _RUN.finditer(text))
-    return [expression for expression in found if expression]
+    expressions = (_longest_expression(match.group()) for match in _RUN.finditer(text))
+    return [expression for expression in expressions if expression]
 
 
 def _longest_expression(run: str) -> str:

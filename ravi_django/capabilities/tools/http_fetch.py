@@ -90,7 +90,7 @@ class HttpFetchTool(FunctionTool):
             async with answered(method, target, {"Accept": _ACCEPT}, self._timeout_s) as response:
                 location = response.headers.get("location")
                 if response.status_code not in REDIRECTS or not location:
-                    return await self._shown(response, target, method)
+                    return await self._response_text(response, target, method)
             asked = joined(target, location)
         raise ToolRefused(f"more than {MAX_REDIRECTS} redirects")
 
@@ -104,7 +104,7 @@ class HttpFetchTool(FunctionTool):
             raise ToolRefused(f"the host {host!r} is not allowed; {allowed}")
         return Target(url, host, await checked_address(host, port, self._networks, self._resolve))
 
-    async def _shown(self, response: Any, target: Target, method: str) -> str:
+    async def _response_text(self, response: Any, target: Target, method: str) -> str:
         content_type = response.headers.get("content-type", "")
         kind = content_type.partition(";")[0].strip().lower() or "text/plain"
         head = f"{response.status_code} {response.reason_phrase} {target.url} ({kind})".replace("  ", " ")

@@ -67,15 +67,15 @@ class Command(BaseCommand):
 def _check(action: str | None, outcome: str | None) -> None:
     if (outcome is None) == (action in (None, "resolve")):
         actions = ", ".join(one for one in EVERY_ACTION if one != "resolve")
-        words = f"name an action: {actions}; or, for an uncertain call, --happened, --run-again or --fail; not both"
-        raise CommandError(words, returncode=BAD_USAGE)
+        message = f"name an action: {actions}; or, for an uncertain call, --happened, --run-again or --fail; not both"
+        raise CommandError(message, returncode=BAD_USAGE)
 
 
-def _values(given: list[str] | None) -> dict[str, str] | None:
-    if given is None:
+def _values(texts: list[str] | None) -> dict[str, str] | None:
+    if texts is None:
         return None
-    pairs = [text.partition("=") for text in given]
-    if wrong := next((text for text, (_, equals, _) in zip(given, pairs, strict=True) if not equals), None):
+    pairs = [text.partition("=") for text in texts]
+    if wrong := next((text for text, (_, equals, _) in zip(texts, pairs, strict=True) if not equals), None):
         raise CommandError(f"--value must be KEY=TEXT, not {wrong!r}", returncode=BAD_USAGE)
     return {key: text for key, _, text in pairs}
 

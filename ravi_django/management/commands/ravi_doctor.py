@@ -23,13 +23,13 @@ class Command(BaseCommand):
         if options["rekey"]:
             self._rekey()
             return
-        found = diagnosis.examine()
+        findings = diagnosis.examine()
         styles = {"ok": self.style.SUCCESS, "warning": self.style.WARNING, "error": self.style.ERROR}
-        for finding in found:
+        for finding in findings:
             self.stdout.write(f"{styles[finding.level](f'{finding.level:8}')} {finding.what}")
             if finding.fix:
                 self.stdout.write(f"         fix: {finding.fix}")
-        counts = {level: sum(finding.level == level for finding in found) for level in styles}
+        counts = {level: sum(finding.level == level for finding in findings) for level in styles}
         self.stdout.write(f"ravi_doctor: ok={counts['ok']} warnings={counts['warning']} errors={counts['error']}")
         if counts["error"]:
             raise SystemExit(1)

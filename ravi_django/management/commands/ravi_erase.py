@@ -25,8 +25,8 @@ class Command(BaseCommand):
         if erasing.erase_user(user_named(user)):
             self.stdout.write(f"ravi_erase: the data of {user} is erased")
         else:
-            words = "rows are left: some runs have not ended (the user's own are cancelled), or a row was not deletable"
-            raise CommandError(f"{words}, and the sweep erases the rest{_without_worker()}")
+            text = "rows are left: some runs have not ended (the user's own are cancelled), or a row was not deletable"
+            raise CommandError(f"{text}, and the sweep erases the rest{_without_worker()}")
 
 
 def _without_worker() -> str:

@@ -16,10 +16,10 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": prune.DAY_S, "w": 7 * prune.DAY
 
 def duration(text: str) -> float:
     """Seconds. Raises ArgumentTypeError."""
-    found = re.fullmatch(r"([0-9]{1,5}(?:\.[0-9]{1,5})?)([smhdw])", text, re.ASCII)
-    if not found:
+    match = re.fullmatch(r"([0-9]{1,5}(?:\.[0-9]{1,5})?)([smhdw])", text, re.ASCII)
+    if not match:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30d, 12h, 90m, 2w or 45s")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 class Command(BaseCommand):

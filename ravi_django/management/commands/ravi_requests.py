@@ -32,23 +32,23 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, status: str, limit: int, **options: Any) -> None:
         user = user_named(options["user"])
-        found = _found(status, user, max(limit, 0))
-        for row in found:
+        requests = _requests(status, user, max(limit, 0))
+        for row in requests:
             if options["json"]:
                 self.stdout.write(json.dumps(RequestSerializer(row).data, ensure_ascii=False))
             else:
-                self.stdout.write(printable(_shown(row)))
-        if not found and not options["json"]:
+                self.stdout.write(printable(_as_text(row)))
+        if not requests and not options["json"]:
             self.stdout.write(f"no {'' if status == ALL else f'{status} '}requests")
 
 
-def _found(status: str, user: Any, limit: int) -> list[Any]:
+def _requests(status: str, user: Any, limit: int) -> list[Any]:
     rows = HumanRequest.objects.all() if user is None else rights.answerable(user)
     if status != ALL:
         rows = rows.filter(status=status)
     listed = rows.select_related("run", "answered_by").order_by("id").iterator(BATCH)
-    found = listed if user is None else _open_to(user, listed)
-    return list(marked(list(islice(found, limit)), user))
+    allowed = listed if user is None else _open_to(user, listed)
+    return list(marked(list(islice(allowed, limit)), user))
 
 
 def _open_to(user: Any, rows: Iterator[HumanRequest]) -> Iterator[HumanRequest]:
@@ -58,7 +58,7 @@ def _open_to(user: Any, rows: Iterator[HumanRequest]) -> Iterator[HumanRequest]:
         yield from (row for row in batch if row.id in theirs)
 
 
-def _shown(row: HumanRequest) -> str:
+def _as_text(row: HumanRequest) -> str:
     """A line with the main facts, and the details below it."""
     parts = [
         str(row.id),
@@ -85,10 +85,10 @@ def _age(row: HumanRequest) -> str:
 
 
 def _details(row: HumanRequest) -> list[str]:
-    found = [row.text] if row.text else []
-    found += details_of({**row.about, "choices": row.choices})
+    details = [row.text] if row.text else []
+    details += details_of({**row.about, "choices": row.choices})
     if row.escalates_at and row.status == HumanRequest.Status.PENDING:
-        found.append(f"from {row.escalates_at:%Y-%m-%d %H:%M:%S} UTC on the next address is asked")
+        details.append(f"from {row.escalates_at:%Y-%m-%d %H:%M:%S} UTC on the next address is asked")
     if row.expires_at:
-        found.append(f"until {row.expires_at:%Y-%m-%d %H:%M:%S} UTC")
-    return found
+        details.append(f"until {row.expires_at:%Y-%m-%d %H:%M:%S} UTC")
+    return details

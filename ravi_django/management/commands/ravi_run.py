@@ -81,8 +81,8 @@ class Command(BaseCommand):
             sys.exit(BROKEN_PIPE)
         except (RedisError, ConnectionError) as error:
             self._leave()
-            words = f"its events cannot be read, {type(error).__name__}: {error}; see manage.py ravi_doctor"
-            raise CommandError(words, returncode=FAILED) from error
+            message = f"its events cannot be read, {type(error).__name__}: {error}; see manage.py ravi_doctor"
+            raise CommandError(message, returncode=FAILED) from error
         self._report()
 
     async def _inline(self, agent: str, text: str, asked: dict[str, Any]) -> None:
@@ -126,8 +126,8 @@ class Command(BaseCommand):
         if run.status != Status.COMPLETED:
             error = run.error or {}
             sys.stdout.flush()
-            words = f"run {run.id} is {run.status}: {error.get('type', '')}: {error.get('message', '')}"
-            raise CommandError(words, returncode=FAILED)
+            message = f"run {run.id} is {run.status}: {error.get('type', '')}: {error.get('message', '')}"
+            raise CommandError(message, returncode=FAILED)
 
     def _leave(self) -> None:
         """Say that the run continues, and how to follow or cancel it."""

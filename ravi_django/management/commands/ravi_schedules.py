@@ -25,15 +25,15 @@ class Command(BaseCommand):
         )
         if options["enabled"]:
             rows = rows.filter(enabled=True)
-        found = False
+        has_rows = False
         for row in rows.order_by("name", "id").iterator(500):
-            found = True
-            self.stdout.write(printable(_shown(row)))
-        if not found:
+            has_rows = True
+            self.stdout.write(printable(_as_text(row)))
+        if not has_rows:
             self.stdout.write("no schedules")
 
 
-def _shown(row: Any) -> str:
+def _as_text(row: Any) -> str:
     rule = f"{row.cron} {row.timezone}".strip() if row.cron else f"every {row.every_s} s"
     coming = f"next {moment(row.next_at)}" if row.enabled else "off"
     parts = [row.name, row.agent, rule, coming, f"last run {moment(row.ran_at)} {row.last_status or ''}".strip()]

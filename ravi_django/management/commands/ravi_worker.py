@@ -34,10 +34,10 @@ class Command(BaseCommand):
         except DatabaseError as error:
             raise CommandError(f"the database is not ready (manage.py migrate?): {error}") from error
         if not agents:
-            words = (
+            message = (
                 "there is no agent: call ravi_django.register(agent) in an app's agents.py, or make one in the admin"
             )
-            raise CommandError(words)
+            raise CommandError(message)
         agent_models.log_faults()
         connection.close()  # the engine has connections of its own
         with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:

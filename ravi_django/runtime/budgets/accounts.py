@@ -49,15 +49,15 @@ def dollars(value: float | Decimal | None) -> Decimal:
 
 def accounts_of(run: Run, day: date | None = None) -> list[Account]:
     """The budgets of a leased run, in the order of their keys. `day` is in UTC, by default today."""
-    found = []
+    accounts = []
     if limits := limits_of((run.root or run).budget):
-        found.append(Account(f"tree:{run.tree_id}", limits, tree=run.tree_id))
+        accounts.append(Account(f"tree:{run.tree_id}", limits, tree=run.tree_id))
     if _daily or conf.DAILY_BUDGETS:
         day = day or (clock.fixed() or datetime.now(UTC)).date()
         for kind, name in (("user", run.owner_id), ("tenant", run.tenant)):
             if name is not None and (limits := _limits_a_day(kind, name)):
-                found.append(Account(f"{kind}:{name}:{day:%Y-%m-%d}", limits))
-    return sorted(found, key=lambda account: account.key) if len(found) > 1 else found
+                accounts.append(Account(f"{kind}:{name}:{day:%Y-%m-%d}", limits))
+    return sorted(accounts, key=lambda account: account.key) if len(accounts) > 1 else accounts
 
 
 def limits_of(budget: Mapping[str, Any] | None) -> dict[str, Decimal]:
@@ -83,8 +83,8 @@ def states(
 
 def _limits_a_day(kind: str, name: Any) -> dict[str, Decimal]:
     """A row replaces the whole setting: its empty columns are no limit."""
-    own = (_daily or {}).get((kind, name))
-    return limits_of((conf.DAILY_BUDGETS or {}).get(kind) if own is None else own)
+    row = (_daily or {}).get((kind, name))
+    return limits_of((conf.DAILY_BUDGETS or {}).get(kind) if row is None else row)
 
 
 def learn() -> None:
@@ -205,8 +205,8 @@ def today(user_id: Any, tenant: str) -> dict[str, Any]:
     keys = {"user": f"user:{user_id}:{day}", "tenant": f"tenant:{tenant}:{day}"}
     accounts = BudgetAccount.objects.in_bulk(list(keys.values()))
     rows = DailyBudget.objects.filter(Q(owner_id=user_id) | Q(owner=None, tenant=tenant))
-    given: dict[str, Any] = {"user" if row.owner_id else "tenant": vars(row) for row in rows}
-    limits = {**(conf.DAILY_BUDGETS or {}), **given}  # a row replaces the whole setting
+    row_limits: dict[str, Any] = {"user" if row.owner_id else "tenant": vars(row) for row in rows}
+    limits = {**(conf.DAILY_BUDGETS or {}), **row_limits}  # a row replaces the whole setting
     return {"day": day, **{kind: accounts.get(key) or _unused(key, limits.get(kind)) for kind, key in keys.items()}}
 
 

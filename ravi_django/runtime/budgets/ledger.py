@@ -226,16 +226,16 @@ def _add(changes: _Changes, keys: Iterable[str], by: Mapping[str, Any]) -> None:
 
 def _charges(entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
     """The amounts that entries have used, by the path of their call."""
-    found: dict[str, dict[str, Any]] = {}
+    charges: dict[str, dict[str, Any]] = {}
     for entry in entries:
         if (entry.usage is None and entry.kind not in CALLS) or REFUSED in (entry.error or ()):
             continue
         path = entry.path[len(PAID) :].rpartition("#")[0] if entry.path.startswith(PAID) else entry.path
-        charge = found.setdefault(path, {"spent_tokens": 0, "spent_cost": ZERO, "spent_turns": 0})
+        charge = charges.setdefault(path, {"spent_tokens": 0, "spent_cost": ZERO, "spent_turns": 0})
         charge["spent_tokens"] += entry.usage.total if entry.usage else 0
         charge["spent_cost"] += dollars(entry.cost) if entry.usage else ZERO
         charge["spent_turns"] += entry.kind in CALLS
-    return found
+    return charges
 
 
 def hold(lease: Lease) -> bool:
@@ -268,6 +268,6 @@ def take(lease: Lease, path: str, keys: Sequence[str], tokens: int, cost: Decima
 def release(lease: Lease, paths: Sequence[str] | None) -> list[Reservation]:
     """Delete the reservations of these calls, or with None all of the run; returns them."""
     which = Q() if paths is None else Q(generation=lease.run.generation, path__in=paths)
-    found = list(Reservation.objects.filter(which, run_id=lease.run_id))
-    Reservation.objects.filter(pk__in=[row.pk for row in found]).delete()
-    return found
+    reservations = list(Reservation.objects.filter(which, run_id=lease.run_id))
+    Reservation.objects.filter(pk__in=[row.pk for row in reservations]).delete()
+    return reservations

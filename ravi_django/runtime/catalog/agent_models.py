@@ -44,8 +44,8 @@ def used(models: OfAgents, processes: Collection[Collection[str] | None] = (None
     for address, model in models:
         for one in getattr(model, "models", (model,)):
             look = getattr(one, "fault", None)  # not of the rehearsal model, or of a class of the site
-            faults = [fault for variables in processes if (fault := look(variables))] if look else [None]
-            fault = next(iter(faults), None)
+            errors = [fault for variables in processes if (fault := look(variables))] if look else [None]
+            fault = next(iter(errors), None)
             by_name.setdefault((one.name, str(fault)), Used(one, fault, [])).agents.append(address)
     return [by_name[key] for key in sorted(by_name)]
 

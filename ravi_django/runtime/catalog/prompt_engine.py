@@ -35,9 +35,9 @@ _JOIN = filters.filters["join"]
 _DEFAULTS = {filters.filters[name] for name in ("default", "default_if_none")}
 _CONSTANTS = {"True", "False", "None"}
 _DICT_METHODS: dict[str, Callable[[dict[Any, Any]], list[Any]]] = {
-    "items": lambda found: list(found.items()),
-    "keys": lambda found: list(found),
-    "values": lambda found: list(found.values()),
+    "items": lambda value: list(value.items()),
+    "keys": lambda value: list(value),
+    "values": lambda value: list(value.values()),
 }
 
 
@@ -163,9 +163,9 @@ class _SealedExpression(FilterExpression):
 
     def __init__(self, token: str, parser: Parser) -> None:
         super().__init__(token, parser)
-        given = [self.var, *(arg for _, args in self.filters for _, arg in args)]
-        self.variables = [value for value in given if isinstance(value, Variable)]
-        translated = any(isinstance(value, Promise) for value in given) or any(v.translate for v in self.variables)
+        operands = [self.var, *(arg for _, args in self.filters for _, arg in args)]
+        self.variables = [value for value in operands if isinstance(value, Variable)]
+        translated = any(isinstance(value, Promise) for value in operands) or any(v.translate for v in self.variables)
         if translated:
             raise TemplateSyntaxError("translations, _(…), are not available here")
 
@@ -173,11 +173,11 @@ class _SealedExpression(FilterExpression):
         lenient = ignore_failures or bool(self.filters and self.filters[0][0] in _DEFAULTS)
         value = context.charged(_resolve(self.var, context, lenient))
         for function, args in self.filters:
-            given = [_resolve(arg, context, False) for _, arg in args]
-            _check_growth(function, value, given, context)
+            arguments = [_resolve(arg, context, False) for _, arg in args]
+            _check_growth(function, value, arguments, context)
             # Without autoescape: else they would mark their output as safe HTML.
             keywords = {"autoescape": False} if getattr(function, "needs_autoescape", False) else {}
-            value = context.charged(function(value, *given, **keywords))
+            value = context.charged(function(value, *arguments, **keywords))
         return value
 
 
@@ -213,12 +213,12 @@ def _step(value: Any, bit: str) -> Any:
     raise TypeError(bit)
 
 
-def _check_growth(function: Any, value: Any, given: list[Any], context: SealedContext) -> None:
+def _check_growth(function: Any, value: Any, arguments: list[Any], context: SealedContext) -> None:
     """Before the filter allocates it."""
     if function is _JOIN and isinstance(value, list | tuple | str):
-        context.spend(len(value) * len(str(given[0])))
+        context.spend(len(value) * len(str(arguments[0])))
     if function in _WIDE:
-        for width in given:
+        for width in arguments:
             digits = "".join(filter(str.isdecimal, str(width)))
             if len(digits) > 9 or int(digits or 0) > MAX_WIDTH:
                 raise RenderError(f"{width!s:.20} is too much for {function.__name__}; at most {MAX_WIDTH}")

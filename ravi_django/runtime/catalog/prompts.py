@@ -76,7 +76,7 @@ class PromptTemplate:
         Raises InvalidInputError with field "variables.<name>" for a value that is missing, undeclared or not JSON, and
         "system_instructions" if the values do not fit the text, or give more than 100 000 characters.
         """
-        given = self._fill(values or {})
+        variables = self._fill(values or {})
         facts = {
             "agent": {"name": "", "address": "", **(agent or {})},
             "user": {"id": "", "username": "", "full_name": "", **(user or {})},
@@ -84,7 +84,7 @@ class PromptTemplate:
             "session": session,
         }
         try:
-            rendered = self._template.render({**given, **facts})
+            rendered = self._template.render({**variables, **facts})
         except RenderError as error:
             field = f"variables.{error.name}" if error.name in self.declared else FIELD
             raise InvalidInputError(f"{FIELD}{_at(error)}: {error}", field=field) from error
@@ -99,8 +99,8 @@ class PromptTemplate:
     def _fill(self, values: Mapping[str, Any]) -> dict[str, Any]:
         for name in values:
             if name not in self.declared:
-                words = f"variables.{name} is not declared by this agent; it has {', '.join(self.declared) or 'none'}"
-                raise InvalidInputError(words, field=f"variables.{name}")
+                message = f"variables.{name} is not declared by this agent; it has {', '.join(self.declared) or 'none'}"
+                raise InvalidInputError(message, field=f"variables.{name}")
         filled = {}
         for name, declaration in self.declared.items():
             value = values.get(name)
@@ -123,8 +123,8 @@ def _parse(text: str) -> SealedTemplate:
     except Exception as error:  # tags raise more than syntax errors
         token = getattr(error, "token", None)
         line = f", line {token.lineno}" if token is not None else ""
-        words = str(error) if isinstance(error, TemplateSyntaxError) else f"{type(error).__name__}: {error}"
-        raise InvalidInputError(f"{FIELD}{line}: {words}", field=FIELD) from error
+        reason = str(error) if isinstance(error, TemplateSyntaxError) else f"{type(error).__name__}: {error}"
+        raise InvalidInputError(f"{FIELD}{line}: {reason}", field=FIELD) from error
 
 
 def _at(error: Exception) -> str:
@@ -172,8 +172,8 @@ def _json(name: str, value: Any, field: str = "") -> Any:
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        words = f"{field}: {error}; use text, numbers, true, false, lists and objects"
-        raise InvalidInputError(words, field=field) from error
+        message = f"{field}: {error}; use text, numbers, true, false, lists and objects"
+        raise InvalidInputError(message, field=field) from error
 
 
 VALUES_FIELD = "metadata.variables"
@@ -211,25 +211,25 @@ class RenderedInstructions:
 
 def variables_of(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """The values of the template's variables in a run's metadata."""
-    found = (metadata or {}).get("variables")
-    return dict(found) if isinstance(found, Mapping) else {}
+    values = (metadata or {}).get("variables")
+    return dict(values) if isinstance(values, Mapping) else {}
 
 
 def check_variables(declared: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
     """Raises InvalidInputError with field `metadata.variables.<name>` for a value that is missing or not declared."""
-    given = metadata.get("variables")
-    if given is not None and not isinstance(given, Mapping):
+    values = metadata.get("variables")
+    if values is not None and not isinstance(values, Mapping):
         raise InvalidInputError(f"{VALUES_FIELD} must be an object of names and values", field=VALUES_FIELD)
-    for name in given or {}:
+    for name in values or {}:
         if name not in declared:
-            words = f"{VALUES_FIELD}.{name} is no variable of this agent; it has {', '.join(declared) or 'none'}"
-            raise InvalidInputError(words, field=f"{VALUES_FIELD}.{name}")
+            message = f"{VALUES_FIELD}.{name} is no variable of this agent; it has {', '.join(declared) or 'none'}"
+            raise InvalidInputError(message, field=f"{VALUES_FIELD}.{name}")
     for name, variable in declared.items():
-        missing = (given or {}).get(name) is None and variable.get("default") is None
+        missing = (values or {}).get(name) is None and variable.get("default") is None
         if variable.get("required") and missing:
             field, purpose = f"{VALUES_FIELD}.{name}", variable.get("description")
-            words = f"{field} is required{f': {purpose}' if purpose else ''}; give it a value"
-            raise InvalidInputError(words, field=field)
+            message = f"{field} is required{f': {purpose}' if purpose else ''}; give it a value"
+            raise InvalidInputError(message, field=field)
 
 
 def facts_of(user: Any) -> dict[str, str]:

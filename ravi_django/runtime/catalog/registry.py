@@ -64,34 +64,34 @@ def register(agent: Agent, *, access: Access | None = None, replace: bool = Fals
             raise ConflictError(f"{fault}. {CONFLICT_FIX}")
         conflicts.append(fault)
         return agent
-    given = DEFAULT_ACCESS if access is None else access
-    if not callable(given):
-        check_access(given)
+    access_rule = DEFAULT_ACCESS if access is None else access
+    if not callable(access_rule):
+        check_access(access_rule)
     members = list(_team_of(agent, {id(agent)}))
     for member in members:  # first: an invalid member leaves the whole team unregistered
         _check(member)
     global _known
     with _lock:
         for member in members:
-            place = str(member.id)
-            if place not in _agents or place in _by_team:
-                _agents[place] = member
-                _access[place] = DEFAULT_ACCESS
-                _by_team.add(place)
+            address = str(member.id)
+            if address not in _agents or address in _by_team:
+                _agents[address] = member
+                _access[address] = DEFAULT_ACCESS
+                _by_team.add(address)
         _agents[str(agent.id)] = agent
         _origins[str(agent.id)] = origin
-        _access[str(agent.id)] = given
+        _access[str(agent.id)] = access_rule
         _by_team.discard(str(agent.id))
         _known = None
     return agent
 
 
 def _conflict(agent: Agent, origin: tuple[str, str]) -> str:
-    place = str(agent.id)
-    first = _origins.get(place, origin)
-    if first == origin or _agents.get(place) is agent:  # also a module that was imported again
+    address = str(agent.id)
+    first = _origins.get(address, origin)
+    if first == origin or _agents.get(address) is agent:  # also a module that was imported again
         return ""
-    return f"{place} is registered twice: {first[1]} by {first[0]}, and {origin[1]} by {origin[0]}"
+    return f"{address} is registered twice: {first[1]} by {first[0]}, and {origin[1]} by {origin[0]}"
 
 
 CONFLICT_FIX = "Give one of them another key, or call register(…, replace=True) where one replaces the other"
@@ -185,13 +185,13 @@ def unregister(address: AgentId | str) -> None:
 def restored() -> Iterator[None]:
     """Registrations inside are undone at the end, and may replace those from outside."""
     global _known
-    kept: list[tuple[Any, Any]] = [(one, one.copy()) for one in (_agents, _access, _origins, _tools, _by_team)]
+    saved: list[tuple[Any, Any]] = [(one, one.copy()) for one in (_agents, _access, _origins, _tools, _by_team)]
     _origins.clear()
     try:
         yield
     finally:
         with _lock:
-            for one, before in kept:
+            for one, before in saved:
                 one.clear()
                 one.update(before)
             _known = None
@@ -204,9 +204,9 @@ def register_tool(*tools: Any) -> None:
     registered, so that web processes and workers have the same tools. Raises TypeError or ValueError for other values.
     """
     global _known
-    given = Toolbox(tools)
+    toolbox = Toolbox(tools)
     with _lock:
-        _tools.update({tool.name: tool for tool in given})
+        _tools.update({tool.name: tool for tool in toolbox})
         _known = None
 
 
@@ -267,11 +267,11 @@ def known_addresses() -> list[str]:
 
 def pinned_spec(agent: Agent, version: int | None = None) -> tuple[str, dict[str, Any]]:
     """The digest of an agent's spec, and the spec. Computed once for an agent object."""
-    place = str(agent.id), version
-    known = _specs.get(place)
+    key = str(agent.id), version
+    known = _specs.get(key)
     if known is None or known[0] is not agent:
         spec = spec_of(agent)
-        known = _specs[place] = (agent, digest_of(spec), spec)
+        known = _specs[key] = (agent, digest_of(spec), spec)
     return known[1], known[2]
 
 

@@ -47,12 +47,12 @@ def check(names: Sequence[str]) -> None:
             )
 
 
-def faults(given: Any) -> Iterator[str]:
+def faults(value: Any) -> Iterator[str]:
     """Errors in RAVI["MODELS"]."""
-    if given is not None and not isinstance(given, list | tuple):
-        yield f" is {given!r}, not a list of names and patterns, or None"
+    if value is not None and not isinstance(value, list | tuple):
+        yield f" is {value!r}, not a list of names and patterns, or None"
     else:
-        yield from (f" has {one!r}, not a name or pattern" for one in given or () if not (one and isinstance(one, str)))
+        yield from (f" has {one!r}, not a name or pattern" for one in value or () if not (one and isinstance(one, str)))
 
 
 def _refusal(name: str) -> str:

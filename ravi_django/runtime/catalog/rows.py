@@ -83,9 +83,9 @@ def check_fixture(sender: Any, instance: Any, raw: bool, using: str, **kwargs: A
         if other is not None:
             raise IntegrityError(f"key {instance.pk} is the agent {other} here. {NATURAL}")
         return
-    own = {"agent_id": instance.agent_id, "number": instance.number}
-    for row in rows.select_related("agent").filter(Q(pk=instance.pk) | Q(**own)):
-        if (row.agent_id, row.number, row.spec) != (*own.values(), instance.spec):
+    version_key = {"agent_id": instance.agent_id, "number": instance.number}
+    for row in rows.select_related("agent").filter(Q(pk=instance.pk) | Q(**version_key)):
+        if (row.agent_id, row.number, row.spec) != (*version_key.values(), instance.spec):
             raise IntegrityError(f"{row.agent} has another version {row.number} here, or another key for it. {NATURAL}")
 
 

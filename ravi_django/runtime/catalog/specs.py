@@ -65,17 +65,17 @@ def find(address: AgentId | str) -> Found:
     Raises AgentNotFoundError when there is none, or it is disabled: its notes, which tracebacks show, name the agents
     that there are. Its text does not: owners of runs read it."""
     try:
-        place = address if isinstance(address, AgentId) else AgentId.parse(address)
+        agent_id = address if isinstance(address, AgentId) else AgentId.parse(address)
     except InvalidInputError:
         raise _missing(address) from None
-    if str(place) in registry._agents:
-        if is_disabled(str(place)):
-            raise AgentNotFoundError(place, is_disabled=True)
-        return Found(place, access=registry.access_of(place))
-    row = _rows().filter(address=str(place)).values_list("version", "spec", "access").first()
+    if str(agent_id) in registry._agents:
+        if is_disabled(str(agent_id)):
+            raise AgentNotFoundError(agent_id, is_disabled=True)
+        return Found(agent_id, access=registry.access_of(agent_id))
+    row = _rows().filter(address=str(agent_id)).values_list("version", "spec", "access").first()
     if row is None:
-        raise AgentNotFoundError(place, is_disabled=True) if is_disabled(str(place)) else _missing(place)
-    return Found(place, *row)
+        raise AgentNotFoundError(agent_id, is_disabled=True) if is_disabled(str(agent_id)) else _missing(agent_id)
+    return Found(agent_id, *row)
 
 
 def find_or_list(address: AgentId | str) -> Found:
@@ -136,11 +136,11 @@ def load(address: AgentId | str, version: int) -> AgentObject:
     Raises NotFoundError when the version is gone, InvalidInputError, naming the field, when this process cannot build
     it: it lacks a tool.
     """
-    place = str(address), version
-    versions = AgentVersion.objects.filter(agent__address=place[0], number=version)
+    key = str(address), version
+    versions = AgentVersion.objects.filter(agent__address=key[0], number=version)
     row = versions.values_list("id", "spec").first()
     if row is None:  # a row from a fixture has no versions
-        made = Agent.objects.filter(address=place[0], version=version, source=Agent.Source.ADMIN, versions=None)
+        made = Agent.objects.filter(address=key[0], version=version, source=Agent.Source.ADMIN, versions=None)
         row = made.values_list("id", "spec").first()
     if row is None:
         raise NotFoundError(
@@ -148,16 +148,16 @@ def load(address: AgentId | str, version: int) -> AgentObject:
         )
     tools = registry.known_tools()
     with _lock:
-        known = _built.get(place)
+        known = _built.get(key)
         if known is not None and known[0] == row and known[1] is tools:
-            _built.move_to_end(place)
+            _built.move_to_end(key)
             return known[2]
     try:
-        agent = build(place[0], row[1])
+        agent = build(key[0], row[1])
     except InvalidInputError as error:
         raise InvalidInputError(f"agent {address}, version {version}: {error}", field=error.field) from error
     with _lock:
-        _built[place] = (row, tools, agent)
+        _built[key] = (row, tools, agent)
         while len(_built) > MOST:
             _built.popitem(last=False)
     return agent
@@ -238,13 +238,13 @@ def save_spec(
     neither retried nor forked. One transaction; two concurrent saves make
     two versions. Raises InvalidInputError whose `field` is the place in the spec, "address" or "access".
     """
-    place = AgentId.parse(str(address))
-    if str(place) in registry._agents:
+    agent = AgentId.parse(str(address))
+    if str(agent) in registry._agents:
         raise InvalidInputError(
-            f"{place} is registered by code, which would be run in its place; choose another address", field="address"
+            f"{agent} is registered by code, which would be run in its place; choose another address", field="address"
         )
-    said = {"name": name, "description": description}
-    checked = check_spec(spec, **{key: value for key, value in said.items() if value is not None})
+    texts = {"name": name, "description": description}
+    checked = check_spec(spec, **{key: value for key, value in texts.items() if value is not None})
     with transaction.atomic():
         columns: dict[str, Any] = {
             "source": Agent.Source.ADMIN,
@@ -255,7 +255,7 @@ def save_spec(
             columns["access"] = registry.check_access(access)
         maker = by if by is not None and by.is_authenticated else None
         row, new = Agent.objects.select_for_update().get_or_create(
-            address=str(place), defaults={**columns, "spec": checked.to_json(), "owner": maker}
+            address=str(agent), defaults={**columns, "spec": checked.to_json(), "owner": maker}
         )
         changed = new or row.source != Agent.Source.ADMIN or row.spec != checked.to_json()
         if enabled is not None:
@@ -270,10 +270,10 @@ def save_spec(
     return row
 
 
-def check_spec(spec: Mapping[str, Any] | AgentSpec, **said: str) -> AgentSpec:
-    """The spec as it would be saved; `said` replaces fields of it. Raises InvalidInputError, as `save_spec` does."""
-    given = spec.to_json() if isinstance(spec, AgentSpec) else spec
-    checked = validate_spec({**given, **said} if isinstance(given, Mapping) else given, registry.known_tools().names())
+def check_spec(spec: Mapping[str, Any] | AgentSpec, **changes: str) -> AgentSpec:
+    """The spec as it would be saved; `changes` replaces fields of it. Raises InvalidInputError, as `save_spec` does."""
+    body = spec.to_json() if isinstance(spec, AgentSpec) else spec
+    checked = validate_spec({**body, **changes} if isinstance(body, Mapping) else body, registry.known_tools().names())
     if checked.sub_agents:
         validate_spec(checked, known_agents=known_agents())
         _check_inherited(checked)
@@ -285,25 +285,25 @@ def _check_inherited(spec: AgentSpec) -> None:
     """A sub-agent gets the variables of the agent that hands over to it, and no others."""
     addresses = [sub_agent.agent for sub_agent in spec.sub_agents]
     specs = dict(_rows().filter(address__in=addresses).values_list("address", "spec"))
-    for place, address in enumerate(addresses):
+    for index, address in enumerate(addresses):
         if address in registry._agents:
             continue
         for name, variable in (specs.get(address, {}).get("variables") or {}).items():
-            own = spec.variables.get(name)
+            declared = spec.variables.get(name)
             if not variable.get("required") or variable.get("default") is not None:
                 continue
-            if own is None or not (own.required or own.default is not None):
+            if declared is None or not (declared.required or declared.default is not None):
                 raise InvalidInputError(
-                    f"sub_agents.{place}: {address} requires the variable {name!r}, which it gets from this agent; "
+                    f"sub_agents.{index}: {address} requires the variable {name!r}, which it gets from this agent; "
                     f"declare {name!r} here too, required or with a default",
-                    field=f"sub_agents.{place}",
+                    field=f"sub_agents.{index}",
                 )
 
 
 def known_agents() -> set[str]:
     """The addresses of agents that can be run here: registered ones, and enabled rows."""
-    found: Iterable[str] = _rows().values_list("address", flat=True)
-    return {*found, *registry.known_addresses()}
+    in_rows: Iterable[str] = _rows().values_list("address", flat=True)
+    return {*in_rows, *registry.known_addresses()}
 
 
 def _next_number(row: Agent) -> int:
@@ -347,8 +347,8 @@ def result_type_of(run: Run) -> ResultType | None:
         return asked
     agent = registry._agents.get(run.agent) if run.agent_version is None and not run.result_schema else None
     if agent is not None:
-        own = getattr(agent, "result", None)
-        return own if isinstance(own, ResultType) else None
+        result = getattr(agent, "result", None)
+        return result if isinstance(result, ResultType) else None
     schema = result_schema_of(run)
     return None if schema is None else ResultType(schema)
 

@@ -63,9 +63,9 @@ def stamp(run: Run, ahead: int = 0) -> Run:
     """Set the times of a new run that are not the database's default. `claim_at` is an expression for the INSERT;
     `ahead` is the number of the owner's runs that the same statement writes before this one."""
     same = _same("%s", "%s").get(conf.FAIR_BY)
-    given = [_prepared(run, name) for name in (conf.FAIR_BY, "priority", "id")] if same else []
+    count_parameters = [_prepared(run, name) for name in (conf.FAIR_BY, "priority", "id")] if same else []
     count = same and f"{_count(same, '%s', '%s')} + {ahead:d}"
-    run.claim_at = _expression("%s", [run.priority], count, given)
+    run.claim_at = _expression("%s", [run.priority], count, count_parameters)
     stamped: Run = clock.stamp(run)
     return stamped
 
@@ -75,12 +75,14 @@ def _prepared(run: Run, name: str) -> Any:
     return field.get_db_prep_value(getattr(run, field.attname), connection)
 
 
-def _expression(priority: str, its: list[Any], count: str | None, given: list[Any], delay_s: float = 0.0) -> Any:
+def _expression(
+    priority: str, level_parameters: list[Any], count: str | None, count_parameters: list[Any], delay_s: float = 0.0
+) -> Any:
     def times(number: RawSQL, span: timedelta) -> Any:
         return ExpressionWrapper(number * span, DurationField())
 
-    counted = RawSQL(count or "0", given, IntegerField())  # noqa: S611 - of our own names
-    level = RawSQL(priority, its, IntegerField())  # noqa: S611 - of our own names
+    counted = RawSQL(count or "0", count_parameters, IntegerField())  # noqa: S611 - of our own names
+    level = RawSQL(priority, level_parameters, IntegerField())  # noqa: S611 - of our own names
     at = claim_at(clock.after(delay_s), level, counted, times)
     return ExpressionWrapper(at, output_field=DateTimeField())
 

@@ -70,5 +70,5 @@ def present() -> datetime:
         return timezone.now()  # SQLite runs in this process
     with connection.cursor() as cursor:
         cursor.execute("SELECT statement_timestamp()")
-        found: datetime = cursor.fetchone()[0]
-        return found
+        statement_time: datetime = cursor.fetchone()[0]
+        return statement_time

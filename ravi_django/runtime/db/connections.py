@@ -31,9 +31,9 @@ def limit_waits() -> None:
     """Limit the waits of this thread's PostgreSQL connections to a heartbeat. Its connection for the app's alias uses
     DATABASE_DIRECT, and never Django's `pool`."""
     _local.limited = True
-    mine = connections[alias()]
-    if mine.vendor == "postgresql":
-        mine.settings_dict = own_settings()
+    wrapper = connections[alias()]
+    if wrapper.vendor == "postgresql":
+        wrapper.settings_dict = own_settings()
 
 
 def own_settings() -> dict[str, Any]:
@@ -80,20 +80,20 @@ def _limits(seconds: float, *, local: bool) -> str:
 
 def _in_transaction(execute: Callable[..., T], sql: str, params: Any, many: bool, context: dict[str, Any]) -> T:
     """Around each statement of Django on a thread's shared connection: limits hold only inside a transaction."""
-    mine = context["connection"]
-    outside = not mine.in_atomic_block and is_shared(mine)
-    with transaction.atomic(using=mine.alias) if outside else nullcontext():
-        limit_transaction(mine)
+    wrapper = context["connection"]
+    outside = not wrapper.in_atomic_block and is_shared(wrapper)
+    with transaction.atomic(using=wrapper.alias) if outside else nullcontext():
+        limit_transaction(wrapper)
         return execute(sql, params, many, context)
 
 
 @contextmanager
-def limited(mine: Any) -> Iterator[None]:
+def limited(wrapper: Any) -> Iterator[None]:
     """The same around one own statement: the transaction takes no extra round trip."""
-    raw = mine.connection
+    raw = wrapper.connection
     limits = getattr(raw, "ravi_limits", None)
-    if limits is None or mine.in_atomic_block:
-        limit_transaction(mine)
+    if limits is None or wrapper.in_atomic_block:
+        limit_transaction(wrapper)
         yield
         return
     try:

@@ -41,22 +41,22 @@ def execute(sql: str, params: Params) -> list[tuple[Any, ...]]:
     """
     from psycopg import RawCursor
 
-    mine = connections[alias()]  # the proxy would look it up at each use
-    mine.ensure_connection()
-    pooled = is_shared(mine)
-    if not pooled and mine.connection.prepare_threshold is None:
-        mine.connection.prepare_threshold = 2  # Django's own cursors bind on the client and never prepare
+    wrapper = connections[alias()]  # the proxy would look it up at each use
+    wrapper.ensure_connection()
+    pooled = is_shared(wrapper)
+    if not pooled and wrapper.connection.prepare_threshold is None:
+        wrapper.connection.prepare_threshold = 2  # Django's own cursors bind on the client and never prepare
     cursor = getattr(_thread, "cursor", None)
-    if cursor is None or cursor.connection is not mine.connection:
-        cursor = _thread.cursor = RawCursor(mine.connection)  # kept: making one costs as much as using it
-    if mine.queries_logged:
-        _log(mine, sql, params)
-    mine.validate_no_broken_transaction()
+    if cursor is None or cursor.connection is not wrapper.connection:
+        cursor = _thread.cursor = RawCursor(wrapper.connection)  # kept: making one costs as much as using it
+    if wrapper.queries_logged:
+        _log(wrapper, sql, params)
+    wrapper.validate_no_broken_transaction()
     text, names = numbered(sql)
     values = [params[name] for name in names] if isinstance(params, Mapping) else params
-    with mine.wrap_database_errors, limited(mine):
+    with wrapper.wrap_database_errors, limited(wrapper):
         cursor.execute(text, values, prepare=not pooled)
-    with mine.wrap_database_errors:
+    with wrapper.wrap_database_errors:
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows
 
@@ -65,12 +65,12 @@ def execute(sql: str, params: Params) -> list[tuple[Any, ...]]:
 def numbered(sql: str) -> tuple[bytes, list[Any]]:
     """The statement with the server's placeholders, and the names of its parameters. psycopg would parse a statement of
     more than 4 kB at each use."""
-    places: dict[Any, int] = {}  # by name, or by the position of a placeholder without one
+    numbers: dict[Any, int] = {}  # by name, or by the position of a placeholder without one
 
-    def place(found: re.Match[str]) -> str:
-        return f"${places.setdefault(found[1] or found.start(), len(places) + 1)}"
+    def placeholder(match: re.Match[str]) -> str:
+        return f"${numbers.setdefault(match[1] or match.start(), len(numbers) + 1)}"
 
-    return re.sub(r"%(?:\((\w+)\))?s", place, sql).encode(), list(places)
+    return re.sub(r"%(?:\((\w+)\))?s", placeholder, sql).encode(), list(numbers)
 
 
 def insert_blob(blob: Blob) -> None:
@@ -86,11 +86,11 @@ _INSERT_BLOB = (
 )
 
 
-def _log(mine: Any, sql: str, params: Params) -> None:
+def _log(wrapper: Any, sql: str, params: Params) -> None:
     """Add the statement to Django's log of queries."""
     from psycopg import ClientCursor
 
-    mine.queries_log.append({"sql": ClientCursor(mine.connection).mogrify(sql.encode(), params), "time": "0.000"})
+    wrapper.queries_log.append({"sql": ClientCursor(wrapper.connection).mogrify(sql.encode(), params), "time": "0.000"})
 
 
 def present() -> str | None:
@@ -110,26 +110,26 @@ def columns(model: type[Model], alias: str) -> str:
     return ", ".join(f'{alias}."{field.column}"' for field in model._meta.concrete_fields)
 
 
-def instance(model: type[Row], values: Sequence[Any], faults: list[str] | None = None) -> Row:
-    """A model instance with the values of `columns`. `faults`: see `decoded`."""
+def instance(model: type[Row], values: Sequence[Any], errors: list[str] | None = None) -> Row:
+    """A model instance with the values of `columns`. `errors`: see `decoded`."""
     names, documents = _shape(model)
-    made: Row = model.from_db(alias(), names, decoded(values, documents, faults))
+    made: Row = model.from_db(alias(), names, decoded(values, documents, errors))
     return made
 
 
-def decoded(values: Sequence[Any], documents: Sequence[int], faults: list[str] | None = None) -> list[Any]:
-    """A row with the JSON of these columns decoded. With `faults` a value that cannot be read becomes None, and the
+def decoded(values: Sequence[Any], documents: Sequence[int], errors: list[str] | None = None) -> list[Any]:
+    """A row with the JSON of these columns decoded. With `errors` a value that cannot be read becomes None, and the
     reason is added there; without raises ValueError."""
     row = list(values)
-    for place in documents:
-        if row[place] is not None:
+    for index in documents:
+        if row[index] is not None:
             try:
-                row[place] = from_json(row[place])
+                row[index] = from_json(row[index])
             except ValueError as error:
-                if faults is None:
+                if errors is None:
                     raise
-                row[place] = None
-                faults.append(str(error))
+                row[index] = None
+                errors.append(str(error))
     return row
 
 
@@ -137,31 +137,31 @@ def decoded(values: Sequence[Any], documents: Sequence[int], faults: list[str] |
 def _shape(model: type[Model]) -> tuple[list[str], list[int]]:
     fields = model._meta.concrete_fields
     names = [field.attname for field in fields]
-    return names, [place for place, field in enumerate(fields) if isinstance(field, JSONField)]
+    return names, [index for index, field in enumerate(fields) if isinstance(field, JSONField)]
 
 
 def insertable(row: Model) -> tuple[str, str, dict[str, str | None]]:
     """The columns of a new row, their SQL values, and the parameters. Columns that hold an expression, such as a
     default of the database, are left out. A time that Django would set is the database's."""
-    given = []
+    fields = []
     params: dict[str, str | None] = {}
     for field in row._meta.concrete_fields:
         value = getattr(row, field.attname)
         if isinstance(value, BaseExpression) or (value is None and field.primary_key):
             continue
-        given.append(field)
+        fields.append(field)
         if not getattr(field, "auto_now", False):
             params[f"{row._meta.model_name}_{field.column}"] = as_text(field, value)
-    names, places = _insert(tuple(given))
+    names, places = _insert(tuple(fields))
     return names, places, params
 
 
 @cache
 def _insert(fields: tuple[Field[Any, Any], ...]) -> tuple[str, str]:
-    return ", ".join(f'"{field.column}"' for field in fields), ", ".join(map(_place, fields))
+    return ", ".join(f'"{field.column}"' for field in fields), ", ".join(map(_placeholder, fields))
 
 
-def _place(field: Field[Any, Any]) -> str:
+def _placeholder(field: Field[Any, Any]) -> str:
     if getattr(field, "auto_now", False):
         return NOW
     return f"%({field.model._meta.model_name}_{field.column})s::{cast(field)}"

@@ -211,8 +211,8 @@ class DatabaseThreads(Threads):
         for thread in self._threads:
             thread.join(max(0.0, give_up - time.monotonic()))
         if hanging := [thread for thread in self._threads if thread.is_alive()]:
-            words = "%s threads of %s hang, and are left"
-            log.warning(words, len(hanging), self._name, extra={"action": "db.threads_left"})
+            message = "%s threads of %s hang, and are left"
+            log.warning(message, len(hanging), self._name, extra={"action": "db.threads_left"})
             for call in [thread.call for thread in hanging] + list(self._waiting):
                 if call is not None:
                     call.answer(None, RuntimeError(f"the threads {self._name} are closed, and one hangs in a call"))

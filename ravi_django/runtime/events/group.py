@@ -47,14 +47,14 @@ def rows_of(reply: Any) -> Rows:
     return reply[0][1]  # type: ignore[no-any-return]
 
 
-def event_of(place: bytes, fields: dict[bytes, bytes] | None) -> Delivered | None:
+def event_of(entry: bytes, fields: dict[bytes, bytes] | None) -> Delivered | None:
     """None for an entry that is not an event: another program wrote to the key, or the entry was trimmed."""
     try:
         event = Event.model_validate_json((fields or {})[_BODY])
     except (KeyError, ValidationError) as error:
-        log.warning("entry %s of the event bus is no event: %s", place, error, extra={"action": "bus.no_event"})
+        log.warning("entry %s of the event bus is no event: %s", entry, error, extra={"action": "bus.no_event"})
         return None
-    return delivered(event, place.decode())
+    return delivered(event, entry.decode())
 
 
 class Member:
@@ -113,14 +113,14 @@ class Member:
     async def _renew(self) -> None:
         if not (held := set(self._held)):
             return
-        mine = await self._client.xpending_range(
+        pending = await self._client.xpending_range(
             self._key, self._group, min="-", max="+", count=_MOST_HELD, consumername=self._name
         )
-        own = held & {row["message_id"] for row in mine}
-        self._held -= held - own  # acknowledged meanwhile, or taken over by a consumer that took us for dead
-        if own:
-            await self._client.xclaim(self._key, self._group, self._name, 0, sorted(own), justid=True)
-        if idle := [place for place in sorted(own) if place.decode() in self._handling.without_room]:
+        still_held = held & {row["message_id"] for row in pending}
+        self._held -= held - still_held  # acknowledged meanwhile, or taken over by a consumer that took us for dead
+        if still_held:
+            await self._client.xclaim(self._key, self._group, self._name, 0, sorted(still_held), justid=True)
+        if idle := [entry for entry in sorted(still_held) if entry.decode() in self._handling.without_room]:
             # A consumer that dies while its handler has no room did not die of the event: count no delivery.
             await self._client.xclaim(self._key, self._group, self._name, 0, idle, retrycount=1, justid=True)
 
@@ -132,37 +132,37 @@ class Member:
             start, rows, *_ = await self._client.xautoclaim(
                 self._key, self._group, self._name, int(self._claim_s * 1000), start_id=start, count=1
             )
-            for place, fields in [row for row in rows if row[0] not in self._held]:
-                await self._take_over(place, fields)
+            for entry, fields in [row for row in rows if row[0] not in self._held]:
+                await self._take_over(entry, fields)
             if start in (b"0-0", "0-0"):
                 return
 
-    async def _take_over(self, place: bytes, fields: dict[bytes, bytes]) -> None:
+    async def _take_over(self, entry: bytes, fields: dict[bytes, bytes]) -> None:
         """Handle the event, unless it has killed too many consumers."""
-        (pending,) = await self._client.xpending_range(self._key, self._group, min=place, max=place, count=1) or [{}]
+        (pending,) = await self._client.xpending_range(self._key, self._group, min=entry, max=entry, count=1) or [{}]
         deliveries = int(pending.get("times_delivered", 1))
-        event = event_of(place, fields)
+        event = event_of(entry, fields)
         if event is not None and deliveries > TRIES:
             await self._handling.bury(event, deliveries - 1, "its consumers died")
-            await self._done(place)
+            await self._done(entry)
         else:
-            await self._handle([(place, fields)])
+            await self._handle([(entry, fields)])
 
     async def _handle(self, rows: Rows) -> None:
-        self._held |= {place for place, _ in rows}
+        self._held |= {entry for entry, _ in rows}
         try:
-            for place, fields in rows:
-                if place not in self._held:
+            for entry, fields in rows:
+                if entry not in self._held:
                     continue
-                if (event := event_of(place, fields)) is not None:
+                if (event := event_of(entry, fields)) is not None:
                     await self._handling.handle(event)
-                await self._done(place)
+                await self._done(entry)
         except BaseException:
-            self._held -= {place for place, _ in rows}  # a consumer gets them again
+            self._held -= {entry for entry, _ in rows}  # a consumer gets them again
             raise
 
-    async def _done(self, place: bytes) -> None:
+    async def _done(self, entry: bytes) -> None:
         try:
-            await self._client.xack(self._key, self._group, place)
+            await self._client.xack(self._key, self._group, entry)
         finally:
-            self._held.discard(place)
+            self._held.discard(entry)

@@ -19,7 +19,7 @@ from ravi_django.runtime.events.bus import EVENTS, Bus, Delivered, Handler, Hand
 
 log = logging.getLogger("ravi.bus")
 
-KEPT = 10_000  # events of a topic (or EVENT_MAXLEN, if that is fewer); a reader that is further behind loses the oldest
+MOST = 10_000  # events of a topic (or EVENT_MAXLEN, if that is fewer); a reader that is further behind loses the oldest
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +36,7 @@ class MemoryBus(Bus):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # of all events, by topic: the position of the newest
-        self._kept: dict[str, deque[Delivered]] = defaultdict(lambda: deque(maxlen=min(KEPT, int(conf.EVENT_MAXLEN))))
+        self._logs: dict[str, deque[Delivered]] = defaultdict(lambda: deque(maxlen=min(MOST, int(conf.EVENT_MAXLEN))))
         self._groups: dict[tuple[str, str], _Cursor] = {}
         self._tasks: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = {}
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}  # readers without a new event
@@ -48,7 +48,7 @@ class MemoryBus(Bus):
         with self._lock:
             for topic, event in events:
                 self._counts[check_topic(topic)] += 1
-                self._kept[topic].append(bus.delivered(event, str(self._counts[topic])))
+                self._logs[topic].append(bus.delivered(event, str(self._counts[topic])))
         self._wake()
         return Relayed()
 
@@ -101,15 +101,15 @@ class MemoryBus(Bus):
     def _take(self, cursor: _Cursor) -> Delivered | None:
         if cursor.again:
             return cursor.again.popleft()
-        kept, newest = self._kept[cursor.topic], self._counts[cursor.topic]
-        oldest = newest - len(kept) + 1
+        events, newest = self._logs[cursor.topic], self._counts[cursor.topic]
+        oldest = newest - len(events) + 1
         if cursor.last >= newest:
             return None
         if cursor.last + 1 < oldest:
             lost = oldest - cursor.last - 1
             log.warning("%s is too slow for topic %s: %d events are dropped", cursor.name, cursor.topic, lost)
         cursor.last = max(cursor.last + 1, oldest)
-        return kept[cursor.last - oldest]
+        return events[cursor.last - oldest]
 
     async def unsubscribe(self, id: str) -> None:
         if (known := self._tasks.pop(id, None)) is not None:
@@ -126,7 +126,7 @@ class MemoryBus(Bus):
 
     async def history(self, topic: str = EVENTS, *, after: str = "0", types: str = "*") -> AsyncIterator[Delivered]:
         with self._lock:
-            events = list(self._kept[check_topic(topic)])
+            events = list(self._logs[check_topic(topic)])
         for event in events:
             if int(event.position) > int(after) and fnmatchcase(event.type, types):
                 yield event

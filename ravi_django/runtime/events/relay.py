@@ -123,8 +123,8 @@ _buses: dict[tuple[int, str], Bus] = {}
 def address() -> str | None:
     """The URL of the bus's server, or "memory"; None when the site has no bus. "auto" is the Redis of the streams, or
     "memory" without one."""
-    given = conf.EVENT_BUS
-    return (stream_url() or MEMORY) if given == "auto" else given
+    setting = conf.EVENT_BUS
+    return (stream_url() or MEMORY) if setting == "auto" else setting
 
 
 def get_bus() -> Bus:
@@ -223,13 +223,13 @@ def _batch() -> _Batch | None:
         rows = waiting(BATCH, BATCH_BYTES)
         if not rows:
             return _Batch()
-        given = [(row, event) for row in rows if (event := _event(row)) is not None]
-        result = get_bus().relay([(row.topic, event) for row, event in given])
-        kept = {given[place][0].pk for place in {*result.refused, *result.left}}
-        gone = [row for row in rows if row.pk not in kept]
+        sent = [(row, event) for row in rows if (event := _event(row)) is not None]
+        result = get_bus().relay([(row.topic, event) for row, event in sent])
+        remaining = {sent[index][0].pk for index in {*result.refused, *result.left}}
+        gone = [row for row in rows if row.pk not in remaining]
         forget(gone)
-        for place, why in result.refused.items():
-            row, event = given[place]
+        for index, why in result.refused.items():
+            row, event = sent[index]
             log.error(
                 "the bus refuses event %s (%s): %s", event.id, row.topic, why, extra={"action": "bus.event_refused"}
             )

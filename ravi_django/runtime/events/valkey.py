@@ -110,17 +110,17 @@ class ValkeyBus(Bus):
                 continue
             _check_cancelled()
             pause = PAUSES[0]
-            for place, fields in rows:
-                last = place.decode()
-                event = event_of(place, fields)
+            for entry, fields in rows:
+                last = entry.decode()
+                event = event_of(entry, fields)
                 if event is not None and fnmatchcase(event.type, types):
                     yield event
 
     async def history(self, topic: str = EVENTS, *, after: str = "0", types: str = "*") -> AsyncIterator[Delivered]:
         key, last = key_of(check_topic(topic)), after
         while rows := await self._client.xrange(key, min=f"({last}" if last != "0" else "-", count=1000):
-            for place, fields in rows:
-                event = event_of(place, fields)
+            for entry, fields in rows:
+                event = event_of(entry, fields)
                 if event is not None and fnmatchcase(event.type, types):
                     yield event
             last = rows[-1][0].decode()
@@ -179,9 +179,9 @@ class _Reading:
     handling: Handling
 
     async def once(self) -> None:
-        for place, fields in await _read(self.client, self.key, self.last):
-            self.last = place.decode()
-            if (event := event_of(place, fields)) is not None:
+        for entry, fields in await _read(self.client, self.key, self.last):
+            self.last = entry.decode()
+            if (event := event_of(entry, fields)) is not None:
                 await self.handling.handle(event)
 
     async def keep(self) -> None:
@@ -203,10 +203,10 @@ _AWAY_WORDS = ("MISCONF", "NOREPLICAS", "BUSY ")
 
 
 def _relayed(results: Sequence[Any]) -> Relayed:
-    wrong = {place: result for place, result in enumerate(results) if isinstance(result, Exception)}
-    away = {place: error for place, error in wrong.items() if _is_away(error)}
+    wrong = {index: result for index, result in enumerate(results) if isinstance(result, Exception)}
+    away = {index: error for index, error in wrong.items() if _is_away(error)}
     return Relayed(
-        refused={place: str(error) for place, error in wrong.items() if place not in away},
+        refused={index: str(error) for index, error in wrong.items() if index not in away},
         left=frozenset(away),
         error=next(iter(away.values()), None),
     )

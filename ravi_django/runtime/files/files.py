@@ -34,12 +34,12 @@ def setting(name: str) -> Any:
     return {**DEFAULTS["FILES"], **conf.FILES}[name]
 
 
-def faults(given: Any) -> Iterator[str]:
+def faults(options: Any) -> Iterator[str]:
     """Errors in RAVI["FILES"]."""
-    if not isinstance(given, Mapping):
-        yield f" is {given!r}, not a dict"
+    if not isinstance(options, Mapping):
+        yield f" is {options!r}, not a dict"
         return
-    for name, value in given.items():
+    for name, value in options.items():
         if name not in DEFAULTS["FILES"]:
             known = DEFAULTS["FILES"]
             yield f" has an unknown name {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}"
@@ -76,18 +76,18 @@ def max_bytes() -> int:
     return int(setting("max_mb") * MB)
 
 
-def upload(user: Any, given: File[bytes]) -> RaviFile:
+def upload(user: Any, file: File[bytes]) -> RaviFile:
     """Store a file of `user`, an image in the size that all providers accept. Raises InvalidInputError for other types
     than RAVI["FILES"] allows, InputTooLargeError for a file that is too big or does not fit into the user's space."""
-    if (given.size or 0) > max_bytes():
+    if (file.size or 0) > max_bytes():
         raise InputTooLargeError(f"a file has at most {setting('max_mb')} MB", field="file")
-    content = given.read()
-    found = type_of(content)
-    if found not in setting("types"):
+    content = file.read()
+    detected = type_of(content)
+    if detected not in setting("types"):
         allowed = ", ".join(setting("types"))
-        raise InvalidInputError(f"the content is {found or 'of no known type'}; allowed: {allowed}", field="file")
-    content, media_type, pages = fitted(content, found)
-    row = RaviFile(owner=user, name=given.name or found, type=media_type, size=len(content), pages=pages)
+        raise InvalidInputError(f"the content is {detected or 'of no known type'}; allowed: {allowed}", field="file")
+    content, media_type, pages = fitted(content, detected)
+    row = RaviFile(owner=user, name=file.name or detected, type=media_type, size=len(content), pages=pages)
     row.sha256 = hashlib.sha256(content).hexdigest()
     row.content = path_of(row, row.name)
     with transaction.atomic():
@@ -95,18 +95,18 @@ def upload(user: Any, given: File[bytes]) -> RaviFile:
         lock_rows(get_user_model()._base_manager.filter(pk=user.pk))
         used = RaviFile.objects.filter(owner=user).aggregate(used=Sum("size"))["used"] or 0
         if used + row.size > setting("user_mb") * MB:
-            words = f"your files have {used} bytes, and all together at most {setting('user_mb')} MB"
-            raise InputTooLargeError(words, field="file")
+            message = f"your files have {used} bytes, and all together at most {setting('user_mb')} MB"
+            raise InputTooLargeError(message, field="file")
         row.unused_until = clock.after(UNUSED_S)
         clock.stamp(row).save(force_insert=True)
-    mine = RaviFile.objects.present().filter(id=row.id)
+    this_row = RaviFile.objects.present().filter(id=row.id)
     stored: Any = row.content
     try:
         name = stored.storage.save(stored.name, ContentFile(content))
     except BaseException:
-        forget(mine)
+        forget(this_row)
         raise
-    if not mine.update(content=name):
+    if not this_row.update(content=name):
         stored.storage.delete(name)
         raise InvalidInputError("the user was erased during the upload", field="file")
     return row
@@ -128,13 +128,13 @@ def resolve(message: Message, owner: Any) -> tuple[Message, list[UUID]]:
         if row is None:
             raise InvalidInputError(f"input.{index}.file: there is no file {name!r:.60} of yours", field="input")
         if block.type != kind_of(row.type):
-            words = f"input.{index}.type is {block.type!r}; the file is {row.type}, which is {kind_of(row.type)!r}"
-            raise InvalidInputError(words, field="input")
+            detail = f"input.{index}.type is {block.type!r}; the file is {row.type}, which is {kind_of(row.type)!r}"
+            raise InvalidInputError(detail, field="input")
         facts = {"file": str(row.id), "name": row.name, "size": row.size, "mime_type": row.type}
         blocks[index] = block.model_copy(update={**facts, "url": None, "data": None})
         ids.append(row.id)
-    said = payload.message.model_copy(update={"content": blocks})
-    return message.model_copy(update={"payload": payload.model_copy(update={"message": said})}), ids
+    chat = payload.message.model_copy(update={"content": blocks})
+    return message.model_copy(update={"payload": payload.model_copy(update={"message": chat})}), ids
 
 
 def referring(ids: Sequence[UUID], write: Callable[..., Run | None], *args: Any, **more: Any) -> Run | None:
@@ -144,11 +144,11 @@ def referring(ids: Sequence[UUID], write: Callable[..., Run | None], *args: Any,
         return write(*args, **more)
     with transaction.atomic():
         if (run := write(*args, **more)) is not None:
-            kept = RaviFile.objects.present().select_for_update(no_key=True).filter(id__in=ids).order_by("id")
-            if len(kept) < len(set(ids)):
+            rows = RaviFile.objects.present().select_for_update(no_key=True).filter(id__in=ids).order_by("id")
+            if len(rows) < len(set(ids)):
                 raise InvalidInputError("input: a file was deleted; upload it again", field="input")
-            kept.update(unused_until=None)
-            run.session.files.add(*kept)  # type: ignore[attr-defined]
+            rows.update(unused_until=None)
+            run.session.files.add(*rows)  # type: ignore[attr-defined]
         return run
 
 
@@ -164,8 +164,8 @@ def rows_of(names: Iterable[str], owner: Any) -> dict[str, RaviFile]:
         with suppress(ValueError):
             ids[name] = UUID(name)
     rows = RaviFile.objects.present() if owner is None else RaviFile.objects.for_user(owner)
-    found = rows.in_bulk(set(ids.values()))
-    return {name: found[id] for name, id in ids.items() if id in found}
+    by_id = rows.in_bulk(set(ids.values()))
+    return {name: by_id[id] for name, id in ids.items() if id in by_id}
 
 
 def forget(rows: QuerySet[Any]) -> None:

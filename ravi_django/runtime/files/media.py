@@ -85,13 +85,13 @@ def without_refused(call: CallMedia, error: ModelError) -> CallMedia | None:
     media since the model's last answer, which it has not accepted yet; then all, if the error is about media."""
     if error.status not in (400, 413) or "ContextWindow" in error.type:
         return None
-    words = str(error).lower()
-    kinds = {kind for kind, pattern in _KINDS.items() if re.search(pattern, words)}
+    text = str(error).lower()
+    kinds = {kind for kind, pattern in _KINDS.items() if re.search(pattern, text)}
     answers = [at for at, message in enumerate(call.messages) if message.role is Role.ASSISTANT]
     since = answers[-1] + 1 if answers else 0
     if media := _sent(call.messages[since:], kinds):
         return _without(call, dict.fromkeys(media, True))
-    is_named = kinds or error.status == 413 or _SIZE.search(words)
+    is_named = kinds or error.status == 413 or _SIZE.search(text)
     media = _sent(call.messages, kinds) if is_named else set()
     return _without(call, dict.fromkeys(media, False)) if media else None
 
@@ -215,8 +215,8 @@ def _first(costs: Sequence[_Cost]) -> int:
 def _as_text(block: Media, reason: str, row: RaviFile | None) -> TextBlock:
     address = "" if (block.url or "").startswith("data:") else block.url
     name = (row.name if row else block.name) or address or "inline"
-    described = getattr(block, "transcript", None) or getattr(block, "alt", None) or name
-    return TextBlock(text=f"[{block.type}: {described}; not sent: {reason}]")
+    label = getattr(block, "transcript", None) or getattr(block, "alt", None) or name
+    return TextBlock(text=f"[{block.type}: {label}; not sent: {reason}]")
 
 
 def _changed(messages: Sequence[ChatMessage], change: Callable[[Media], ContentBlock]) -> list[ChatMessage]:
@@ -245,5 +245,5 @@ def _content(name: str, row: RaviFile) -> str:
 
 
 def _gone(name: str) -> ModelError:
-    words = f"file {name} was deleted, or belongs to another user: upload it again, in a new conversation"
-    return ModelError(words, type="FileNotFoundError")
+    message = f"file {name} was deleted, or belongs to another user: upload it again, in a new conversation"
+    return ModelError(message, type="FileNotFoundError")

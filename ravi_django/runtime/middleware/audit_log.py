@@ -77,25 +77,25 @@ class AuditLog:
         self.redact = frozenset(name.lower() for name in ([redact] if isinstance(redact, str) else redact))
         self.middlewares = [_RunAudit(self), _ModelAudit(self), _ToolAudit(self)]
 
-    async def attempted(self, ctx: Any, event: str, name: str, place: str, detail: dict[str, Any]) -> None:
+    async def attempted(self, ctx: Any, event: str, name: str, subject: str, detail: dict[str, Any]) -> None:
         """Before the call. Raises PermanentError when the log is required and cannot be written."""
         try:
-            await self._write(ctx, event, name, f"{place}.attempted", detail)
+            await self._write(ctx, event, name, f"{subject}.attempted", detail)
         except Exception as error:
             if self.required:
                 raise PermanentError(f"not done: the audit log cannot be written: {error}") from error
 
-    async def happened(self, ctx: Any, event: str, name: str, place: str, detail: dict[str, Any]) -> None:
+    async def happened(self, ctx: Any, event: str, name: str, subject: str, detail: dict[str, Any]) -> None:
         """After the call: it cannot be undone, so a failure is logged."""
         try:
-            await self._write(ctx, event, name, place, detail)
+            await self._write(ctx, event, name, subject, detail)
         except Exception:
             log.debug("no record", exc_info=True)  # `_write` has logged it
 
-    async def _write(self, ctx: RunState, event: str, name: str, place: str, detail: dict[str, Any]) -> None:
+    async def _write(self, ctx: RunState, event: str, name: str, subject: str, detail: dict[str, Any]) -> None:
         run = ctx.effects.lease.run
         times = ctx.effects.journal.retries  # by people: another try has records of its own
-        named = f"{run.id}\0{run.generation}\0{event}\0{place}" + (f"\0{times}" if times else "")
+        named = f"{run.id}\0{run.generation}\0{event}\0{subject}" + (f"\0{times}" if times else "")
         key = hashlib.sha256(named.encode()).hexdigest()
         record = AuditRecord(
             key=key,
@@ -119,11 +119,11 @@ class AuditLog:
     def of_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         hidden = self._hidden(arguments)
         body = canonical_json(hidden)
-        found: dict[str, Any] = {"arguments_sha256": hashlib.sha256(body).hexdigest()}
+        detail: dict[str, Any] = {"arguments_sha256": hashlib.sha256(body).hexdigest()}
         if self.arguments:
             text = body.decode(errors="replace")
-            found["arguments"] = json.loads(text) if len(text) <= MAX_ARGUMENTS else {"cut": text[:MAX_ARGUMENTS]}
-        return found
+            detail["arguments"] = json.loads(text) if len(text) <= MAX_ARGUMENTS else {"cut": text[:MAX_ARGUMENTS]}
+        return detail
 
     def _hidden(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -144,29 +144,29 @@ class _Part:
 class _RunAudit(_Part, AgentMiddleware):
     async def process(self, context: AgentRunContext, call_next: CallNext) -> None:
         ctx, name = context.ctx, str(context.agent_id)
-        place = context.inbox[0].id if context.inbox else ""  # a run with more messages is handled again
+        subject = context.inbox[0].id if context.inbox else ""  # a run with more messages is handled again
         begun = time.monotonic()
         started = {"step": "started", "messages": len(context.inbox)}
-        await self._audit.attempted(ctx, "run", name, place, started)
+        await self._audit.attempted(ctx, "run", name, subject, started)
         try:
             await call_next()
         except asyncio.CancelledError:
             token = ctx.meta.cancellation
             if token.cancelled:
-                await self._ended(ctx, name, place, begun, {"outcome": "cancelled", "error": str(token.reason)})
+                await self._ended(ctx, name, subject, begun, {"outcome": "cancelled", "error": str(token.reason)})
             raise
         except LeaseLostError:
             raise
         except CancellationError as error:
-            await self._ended(ctx, name, place, begun, {"outcome": "cancelled", "error": str(error)})
+            await self._ended(ctx, name, subject, begun, {"outcome": "cancelled", "error": str(error)})
             raise
         except Exception as error:
-            await self._ended(ctx, name, place, begun, _failed(error))
+            await self._ended(ctx, name, subject, begun, _failed(error))
             raise
-        await self._ended(ctx, name, place, begun, {"outcome": "ok"})
+        await self._ended(ctx, name, subject, begun, {"outcome": "ok"})
 
-    async def _ended(self, ctx: Any, name: str, place: str, begun: float, detail: dict[str, Any]) -> None:
-        await self._audit.happened(ctx, "run", name, place, {"step": "ended", **detail, **_lasted(begun)})
+    async def _ended(self, ctx: Any, name: str, subject: str, begun: float, detail: dict[str, Any]) -> None:
+        await self._audit.happened(ctx, "run", name, subject, {"step": "ended", **detail, **_lasted(begun)})
 
 
 class _ModelAudit(_Part, ChatMiddleware):
@@ -202,12 +202,12 @@ def _is_tried_again(context: ChatContext, error: Exception) -> bool:
 class _ToolAudit(_Part, FunctionMiddleware):
     async def process(self, context: FunctionContext, call_next: CallNext) -> None:
         audit, ctx, name, begun = self._audit, context.ctx, context.tool.name, time.monotonic()
-        place = f"{context.path}#{context.attempt}"
+        subject = f"{context.path}#{context.attempt}"
         detail: dict[str, Any] = {"path": context.path, "risk": str(context.risk)}
         detail |= audit.of_arguments(context.arguments)
         effect = context.tool.promised_effect
         if audit.required or effect is not Effect.IDEMPOTENT:
-            await audit.attempted(ctx, "tool", name, place, detail)
+            await audit.attempted(ctx, "tool", name, subject, detail)
         try:
             await call_next()
         except (*_NOT_OVER, TransientError):
@@ -227,7 +227,7 @@ class _ToolAudit(_Part, FunctionMiddleware):
         finally:
             if "outcome" in detail:
                 detail |= _lasted(begun)
-                await audit.happened(ctx, "tool", name, place, detail)
+                await audit.happened(ctx, "tool", name, subject, detail)
 
 
 def _failed(error: Exception) -> dict[str, Any]:

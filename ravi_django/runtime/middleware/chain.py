@@ -86,14 +86,14 @@ async def around_model(
 
     async def final() -> None:
         nonlocal streamed, ended
-        shown = context.stream
+        streams = context.stream
         context.made = True
         try:
-            context.response = await stream(ctx, context.model, context.messages, context.options, path, show=shown)
+            context.response = await stream(ctx, context.model, context.messages, context.options, path, show=streams)
         except BaseException as error:
             ended = error
             raise
-        streamed = context.response.text if shown else None
+        streamed = context.response.text if streams else None
 
     try:
         await ctx.middleware.run_chat(context, final)
@@ -155,13 +155,13 @@ class _Limited:
 
 
 def _refused(name: str, frame: FrameType) -> InvalidInputError:
-    place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    location = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
     if name in _MAY:
         way = f"ctx.{name} comes after call_next, where no replay would make it again: call it before"
     else:
         may = ", ".join(_MAY)
         way = f"a function middleware cannot call ctx.{name}, only {may}: use an AgentMiddleware, or the tool's ctx"
-    return InvalidInputError(f"{place}: {way}", field="ctx")
+    return InvalidInputError(f"{location}: {way}", field="ctx")
 
 
 Perform = Callable[..., Awaitable[ToolExecutionResult]]
@@ -184,11 +184,11 @@ async def around_tool(
     Once the tool has run, an exception of a middleware is an error result: it undoes nothing and leaves nothing
     uncertain. A transactional tool has committed before the middlewares see its result.
     """
-    given = entry.request["arguments"]
+    original = entry.request["arguments"]
     call_id = entry.request.get("call_id", "")
     limited = _Limited(ctx, asks_at)
     context = FunctionContext(
-        cast(RunContext, limited), entry.path, tool, copy.deepcopy(given), call_id, attempt=entry.attempt
+        cast(RunContext, limited), entry.path, tool, copy.deepcopy(original), call_id, attempt=entry.attempt
     )
     scope = paths.current()
     ended: Exception | ToolPaused | None = None  # raised by the call: no middleware may swallow it
@@ -196,7 +196,7 @@ async def around_tool(
 
     async def final() -> None:
         nonlocal ended, ready
-        if context.arguments != given:
+        if context.arguments != original:
             try:
                 ready = prepare(context.arguments)
             except ToolArgumentsError as error:
@@ -232,10 +232,10 @@ async def around_tool(
 
 
 def _refusal(error: Exception, *, happened: bool) -> dict[str, Any]:
-    found = storable({"type": type(error).__name__, "message": message_of(error)})
+    fields = storable({"type": type(error).__name__, "message": message_of(error)})
     if isinstance(error, GuardrailError):
-        found |= {"type": "GuardrailError", "guardrail": storable(error.guardrail)}
-    return {**found, "happened": True} if happened else dict(found)  # then a retry of the run must not do it again
+        fields |= {"type": "GuardrailError", "guardrail": storable(error.guardrail)}
+    return {**fields, "happened": True} if happened else dict(fields)  # then a retry of the run must not do it again
 
 
 def raise_refused(error: dict[str, Any] | None) -> None:
@@ -268,10 +268,10 @@ _made: dict[tuple[str, ...], MiddlewarePipeline] = {}  # one object serves all r
 _lock = threading.Lock()
 
 
-def around(own: MiddlewarePipeline) -> MiddlewarePipeline:
+def around(inner: MiddlewarePipeline) -> MiddlewarePipeline:
     """The site's chain outside, the agent's own inside. Raises InvalidInputError for an invalid setting."""
     site = of_site()
-    return MiddlewarePipeline([site, own]) if site else own
+    return MiddlewarePipeline([site, inner]) if site else inner
 
 
 def of_site() -> MiddlewarePipeline:
@@ -288,10 +288,10 @@ def of_site() -> MiddlewarePipeline:
 
 def _middleware(name: str) -> Any:
     try:
-        found = import_string(name)
-        if inspect.isclass(found) or inspect.isfunction(found):
-            found = found()
-        return MiddlewarePipeline([found])
+        middleware = import_string(name)
+        if inspect.isclass(middleware) or inspect.isfunction(middleware):
+            middleware = middleware()
+        return MiddlewarePipeline([middleware])
     except Exception as error:
         raise InvalidInputError(
             f"RAVI['MIDDLEWARE']: {name!r} is no middleware, and makes none: {type(error).__name__}: {error}",

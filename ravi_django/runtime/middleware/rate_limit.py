@@ -69,9 +69,9 @@ class UserRateLimit(AgentMiddleware):
         return begins and (self.scope != "user" or run.owner_id is not None)
 
     def _refused(self, retry_after: float) -> RateLimitedError:
-        whose = {"user": "of yours", "tenant": "of your organisation", "site": "on this site"}[self.scope]
+        origin = {"user": "of yours", "tenant": "of your organisation", "site": "on this site"}[self.scope]
         return RateLimitedError(
-            f"at most {self.runs} runs {whose} in {self.per_s:g} s; try again in {retry_after:.0f} s",
+            f"at most {self.runs} runs {origin} in {self.per_s:g} s; try again in {retry_after:.0f} s",
             retry_after=retry_after,
         )
 

@@ -57,9 +57,9 @@ class ResponseCache(ChatMiddleware):
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
         key = self._key(context)
-        kept = await self._reach(self._read, key)
-        if isinstance(kept, ModelResponse):
-            context.response = kept
+        cached = await self._reach(self._read, key)
+        if isinstance(cached, ModelResponse):
+            context.response = cached
             return
         await call_next()
         response = context.response
@@ -71,9 +71,9 @@ class ResponseCache(ChatMiddleware):
     def _key(self, context: ChatContext) -> str:
         """A hash of all that the answer depends on, and of its scope."""
         ctx = context.ctx
-        whose = {"user": [ctx.tenant_id, ctx.user_id], "tenant": [ctx.tenant_id], "site": []}[self.scope]
+        owner = {"user": [ctx.tenant_id, ctx.user_id], "tenant": [ctx.tenant_id], "site": []}[self.scope]
         client = _client(context.model) or str(ctx.agent_id)
-        asked = [_FORM, self.scope, whose, client, context.model.name]
+        asked = [_FORM, self.scope, owner, client, context.model.name]
         asked += [context.options.digest, context.options.tools_digest]
         hashed = hashlib.sha256(json.dumps(asked).encode())
         for message in context.messages:
@@ -146,10 +146,10 @@ def _encode(response: ModelResponse) -> str:
 
 
 def _decode(body: Any) -> ModelResponse:
-    kept = json.loads(body)
-    if kept["form"] != _FORM or not kept["content"]:
+    fields = json.loads(body)
+    if fields["form"] != _FORM or not fields["content"]:
         raise ValueError("of another form")
-    message = ChatMessage.model_validate({"role": Role.ASSISTANT, "content": kept["content"]})
+    message = ChatMessage.model_validate({"role": Role.ASSISTANT, "content": fields["content"]})
     return ModelResponse(
-        message=message, cost=0.0, model=kept["model"], finish_reason=kept["finish_reason"], cached=True
+        message=message, cost=0.0, model=fields["model"], finish_reason=fields["finish_reason"], cached=True
     )

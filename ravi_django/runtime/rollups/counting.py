@@ -51,19 +51,19 @@ def count(runs: QuerySet[Run]) -> int:
     the lease has ended."""
     with transaction.atomic():
         marked = skip_locked(runs.filter(counted=False).exclude(status=Status.RUNNING))
-        found = {run.id: run for run in marked.only("agent", "tenant", "owner", "work_s")[:BATCH]}
-        if not found:
+        by_id = {run.id: run for run in marked.only("agent", "tenant", "owner", "work_s")[:BATCH]}
+        if not by_id:
             return 0
-        batch = _Batch(found)
-        rows = JournalEntry.objects.filter(run__in=found, seq__gt=F("run__counted_seq")).order_by("run_id", "-seq")
+        batch = _Batch(by_id)
+        rows = JournalEntry.objects.filter(run__in=by_id, seq__gt=F("run__counted_seq")).order_by("run_id", "-seq")
         for row in rows.annotate(handed_over_by=_HANDED_OVER_BY, failed=_FAILED).values(*_READ).iterator():
             batch.add(row)
         write(batch.rollups())
-        worked = [When(id=run.id, then=Value(run.work_s)) for run in found.values() if run.id in batch.worked]
-        Run.objects.filter(id__in=found).update(
+        worked = [When(id=run.id, then=Value(run.work_s)) for run in by_id.values() if run.id in batch.worked]
+        Run.objects.filter(id__in=by_id).update(
             counted=True, counted_seq=F("next_seq") - 1, work_s=Case(*worked, default=F("work_s"))
         )
-        return len(found)
+        return len(by_id)
 
 
 _USED = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -131,9 +131,9 @@ def starts(at: datetime) -> tuple[datetime, datetime]:
 
 def write(rollups: Mapping[Key, Sums]) -> None:
     """Add to the rows, or create them. In the order of the keys: two writers must not deadlock."""
-    found = sorted(rollups.items())
-    for start in range(0, len(found), ROWS):
-        some = found[start : start + ROWS]
+    rows = sorted(rollups.items())
+    for start in range(0, len(rows), ROWS):
+        some = rows[start : start + ROWS]
         with connection.cursor() as cursor:
             cursor.execute(_upsert(len(some)), [value for key, sums in some for value in _prepared((*key, *sums))])
 

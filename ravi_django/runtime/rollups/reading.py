@@ -146,14 +146,14 @@ def read(wanted: Wanted, requests: QuerySet[HumanRequest] | None = None) -> Dash
     now = clock.fixed() or timezone.now()
     hourly = wanted.days == 1 and not wanted.user
     begin = day_of(now, 1 - wanted.days)
-    found = Dashboard(begin, _local(now), {at: Figures() for at in _slots(begin, day_of(now, 1), hourly)}, hourly)
-    _read_slots(found, wanted)
-    _read_parts(found, wanted)
-    found.users = _users(wanted, begin)
-    _read_present(found, wanted)
+    dashboard = Dashboard(begin, _local(now), {at: Figures() for at in _slots(begin, day_of(now, 1), hourly)}, hourly)
+    _read_slots(dashboard, wanted)
+    _read_parts(dashboard, wanted)
+    dashboard.users = _users(wanted, begin)
+    _read_present(dashboard, wanted)
     if requests is not None:
-        _read_requests(found, wanted, requests)
-    return found
+        _read_requests(dashboard, wanted, requests)
+    return dashboard
 
 
 _IS_CALL = Case(When(model="", then=Value(0)), default=Value(1))
@@ -168,8 +168,8 @@ def _rollups(wanted: Wanted, since: datetime, span: str = Rollup.Span.DAY) -> Qu
     rows: Any = Rollup.objects.filter(span=span, start__gte=since).order_by()
     if wanted.user:
         rows = rows.filter(user=wanted.user)
-    found: QuerySet[Any] = rows if wanted.tenants is None else rows.filter(tenant__in=wanted.tenants)
-    return found
+    filtered: QuerySet[Any] = rows if wanted.tenants is None else rows.filter(tenant__in=wanted.tenants)
+    return filtered
 
 
 def _of_agent_and_model(rows: QuerySet[Any], wanted: Wanted) -> QuerySet[Any]:
@@ -177,34 +177,34 @@ def _of_agent_and_model(rows: QuerySet[Any], wanted: Wanted) -> QuerySet[Any]:
     return rows.filter(model=wanted.model) if wanted.model else rows
 
 
-def _read_slots(found: Dashboard, wanted: Wanted) -> None:
+def _read_slots(dashboard: Dashboard, wanted: Wanted) -> None:
     """The period and the one before, by hour or day."""
-    span = Rollup.Span.HOUR if found.hourly else Rollup.Span.DAY
-    rows = _rollups(wanted, day_of(found.begin, -wanted.days), span)
-    if found.hourly:  # of the day before, only the hours that have come today too
-        gone = found.now.astimezone(UTC) - found.begin.astimezone(UTC)
-        rows = rows.filter(Q(start__gte=found.begin) | Q(start__lt=day_of(found.begin, -1) + gone))
+    span = Rollup.Span.HOUR if dashboard.hourly else Rollup.Span.DAY
+    rows = _rollups(wanted, day_of(dashboard.begin, -wanted.days), span)
+    if dashboard.hourly:  # of the day before, only the hours that have come today too
+        gone = dashboard.now.astimezone(UTC) - dashboard.begin.astimezone(UTC)
+        rows = rows.filter(Q(start__gte=dashboard.begin) | Q(start__lt=day_of(dashboard.begin, -1) + gone))
     rows = _of_agent_and_model(rows, wanted).values("start", "outcome", "bucket", is_call=_IS_CALL)
     for row in rows.annotate(**_SUMS):
-        if row["start"] < found.begin:
-            found.before.add(row)
+        if row["start"] < dashboard.begin:
+            dashboard.before.add(row)
             continue
-        found.total.add(row)
+        dashboard.total.add(row)
         hour, day = starts(row["start"])
-        if (slot := found.slots.get(hour if found.hourly else day)) is not None:
+        if (slot := dashboard.slots.get(hour if dashboard.hourly else day)) is not None:
             slot.add(row)
 
 
-def _read_parts(found: Dashboard, wanted: Wanted) -> None:
+def _read_parts(dashboard: Dashboard, wanted: Wanted) -> None:
     """All agents and models of the period, also those that the filters leave out of the other figures: a page offers
     them."""
-    rows = _rollups(wanted, found.begin).values("agent", "model", "outcome", "bucket", is_call=_IS_CALL)
+    rows = _rollups(wanted, dashboard.begin).values("agent", "model", "outcome", "bucket", is_call=_IS_CALL)
     for row in rows.annotate(**_SUMS):
         agent, model = row["agent"], row["model"]
         if model in ("", wanted.model) or not wanted.model:
-            found.agents.setdefault(agent, Figures()).add(row)
+            dashboard.agents.setdefault(agent, Figures()).add(row)
         if model and (agent == wanted.agent or not wanted.agent):
-            found.models.setdefault(model, Figures()).add(row)
+            dashboard.models.setdefault(model, Figures()).add(row)
 
 
 def _users(wanted: Wanted, since: datetime) -> list[UserFigures]:
@@ -229,7 +229,7 @@ def _users(wanted: Wanted, since: datetime) -> list[UserFigures]:
 _WORKER, _SWEEP = "worker", "sweep"
 
 
-def _read_present(found: Dashboard, wanted: Wanted) -> None:
+def _read_present(dashboard: Dashboard, wanted: Wanted) -> None:
     """Live runs, workers and the sweep, in one query. A part for each status: each reads an index of its own."""
     rows: Any = Run.objects.order_by()
     rows = rows.filter(agent=wanted.agent) if wanted.agent else rows
@@ -259,21 +259,21 @@ def _read_present(found: Dashboard, wanted: Wanted) -> None:
     for kind, called, number, at in first.union(*others, all=True):
         match kind:
             case "run":
-                found.live[called] = number
+                dashboard.live[called] = number
             case "worker":
-                found.workers.append((called, number, at))
+                dashboard.workers.append((called, number, at))
             case "sweep":
-                found.swept_at = at
-    found.workers.sort()
+                dashboard.swept_at = at
+    dashboard.workers.sort()
 
 
-def _read_requests(found: Dashboard, wanted: Wanted, rows: QuerySet[Any]) -> None:
+def _read_requests(dashboard: Dashboard, wanted: Wanted, rows: QuerySet[Any]) -> None:
     rows = rows.filter(status=HumanRequest.Status.PENDING)
     rows = rows.filter(run__agent=wanted.agent) if wanted.agent else rows
     rows = rows.filter(owner=wanted.user) if wanted.user else rows
     oldest: Any = rows.select_related("run").annotate(total=Window(Count("pk"))).order_by("id")[:REQUESTS]
-    found.requests = list(oldest)
-    found.open_requests = found.requests[0].total if found.requests else 0  # type: ignore[attr-defined]
+    dashboard.requests = list(oldest)
+    dashboard.open_requests = dashboard.requests[0].total if dashboard.requests else 0  # type: ignore[attr-defined]
 
 
 def _local(at: datetime) -> datetime:

@@ -57,7 +57,7 @@ def check(row: Schedule) -> None:
     if not check_text("name", row.name, 200).strip():
         raise InvalidInputError("name must not be blank", field="name")
     agent = address_of(row.agent)
-    found = specs.find(agent)
+    runnable = specs.find(agent)
     if not isinstance(row.input, str):
         raise InvalidInputError("input must be a text", field="input")
     message_of(agent, row.input)
@@ -69,7 +69,7 @@ def check(row: Schedule) -> None:
     metadata = metadata_of(row.metadata)
     if reserved := [name for name in RESERVED if name in metadata]:
         raise InvalidInputError(f"metadata: {reserved[0]!r} is set by the schedule; remove it", field="metadata")
-    found.check_variables(metadata)
+    runnable.check_variables(metadata)
 
 
 def check_name(row: Schedule) -> None:
@@ -236,10 +236,10 @@ def remove(schedule: Schedule | UUID | str) -> None:
 
 def find(schedule: Schedule | UUID | str) -> Schedule:
     """The current row, locked in the caller's transaction. Raises NotFoundError."""
-    found: Schedule | None = Schedule.objects.select_for_update(no_key=True).filter(id=_id(schedule)).first()
-    if found is None:
+    row: Schedule | None = Schedule.objects.select_for_update(no_key=True).filter(id=_id(schedule)).first()
+    if row is None:
         raise NotFoundError(f"there is no schedule {schedule}")
-    return found
+    return row
 
 
 def _id(schedule: Schedule | UUID | str) -> UUID:
@@ -300,12 +300,12 @@ def check_owner(row: Schedule | Source) -> None:
 
 def _find_for(owner: Any, agents: dict[str, specs.Found], address: AgentId) -> specs.Found:
     """Find an agent that the owner may run. Raises AgentNotFoundError and ForbiddenError."""
-    if (found := agents.get(str(address))) is None:
-        found = agents[str(address)] = specs.find(address)
+    if (agent := agents.get(str(address))) is None:
+        agent = agents[str(address)] = specs.find(address)
     if owner is None:
-        return found
+        return agent
     if not getattr(owner, "is_active", True):
         raise ForbiddenError(f"its owner, {owner.get_username()}, is not active")
-    if not access.may_run(owner, found):
+    if not access.may_run(owner, agent):
         raise ForbiddenError(f"its owner, {owner.get_username()}, may not run {address}")
-    return found
+    return agent

@@ -89,8 +89,8 @@ Agents = dict[str, specs.Found]
 def handle(schedule_id: UUID, room: int, begun: datetime, agents: Agents) -> list[Run]:
     """Submit the due ticks of one schedule, at most `room` runs. The sweep has `begun` then. Returns the new runs."""
     with transaction.atomic():
-        found = read_due(schedule_id)
-        return [] if found is None else handle_row(*found, room, begun, agents)
+        due_row = read_due(schedule_id)
+        return [] if due_row is None else handle_row(*due_row, room, begun, agents)
 
 
 def handle_row(row: Schedule, present: datetime, room: int, begun: datetime, agents: Agents) -> list[Run]:
@@ -146,9 +146,9 @@ def _skipped(row: Schedule, times: Timetable, first: datetime, end: datetime, wh
     if not (count := times.count(first, end, COUNTED)):
         return ()
     number = f"{count:,} ticks" if count > 1 else "one tick"
-    words = f"skipped: {number}{' or more' if count == COUNTED else ''} before {end:%Y-%m-%d %H:%M:%S} UTC: {why}"
-    log.warning("schedule %s, %s: %s", row.id, first, words, extra={"action": "tick.skipped"})
-    return [ScheduleTick(schedule=row, at=first, error=words)]
+    message = f"skipped: {number}{' or more' if count == COUNTED else ''} before {end:%Y-%m-%d %H:%M:%S} UTC: {why}"
+    log.warning("schedule %s, %s: %s", row.id, first, message, extra={"action": "tick.skipped"})
+    return [ScheduleTick(schedule=row, at=first, error=message)]
 
 
 def _not_yet(run_id: UUID | str) -> None:
@@ -180,8 +180,8 @@ def due(limit: int, behind: Due | None = None) -> list[Due]:
     if behind is not None:
         at, last, _ = behind
         rows = rows.filter(Q(due_at__gt=at) | Q(id__gt=last), due_at__gte=at)
-    found: QuerySet[Any, Any] = rows.annotate(present=clock.now()).order_by("due_at", "id")
-    return list(found.values_list("due_at", "id", "present")[:limit])
+    ordered: QuerySet[Any, Any] = rows.annotate(present=clock.now()).order_by("due_at", "id")
+    return list(ordered.values_list("due_at", "id", "present")[:limit])
 
 
 def read_due(schedule_id: UUID) -> tuple[Schedule, datetime] | None:

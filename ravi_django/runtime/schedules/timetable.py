@@ -108,12 +108,12 @@ class Timetable:
     def _between(self, begin: datetime, end: datetime, most: int) -> list[datetime]:
         if self.every_s is not None and end - begin > (room := timedelta(seconds=self.every_s * (most + 1))):
             begin = end - room
-        found: deque[datetime] = deque(maxlen=most)
+        ticks: deque[datetime] = deque(maxlen=most)
         for at in self.ticks(begin):
             if at > end:
                 break
-            found.append(at)
-        return list(found)
+            ticks.append(at)
+        return list(ticks)
 
 
 def _share(text: str) -> float:

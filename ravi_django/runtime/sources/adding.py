@@ -69,7 +69,7 @@ def written(options: Any) -> dict[str, Any]:
 
 def _agent(source: Source) -> Iterator[Fault]:
     try:
-        found = specs.find(source.agent)
+        agent = specs.find(source.agent)
     except AgentNotFoundError:
         yield "agent", f"There is no agent {source.agent}, or it is disabled."
         return
@@ -78,14 +78,14 @@ def _agent(source: Source) -> Iterator[Fault]:
         yield "options", f"metadata must be an object, not {metadata!r}"
         return
     try:
-        found.check_variables(metadata)
+        agent.check_variables(metadata)
     except InvalidInputError as error:
         yield "options", f"metadata: {error}"
 
 
 def _options(options: dict[str, Any]) -> Iterator[Fault]:
-    for place in secret_names(options):
-        yield "options", f"{place} looks like a key or a password; options are visible, so keep it in the environment"
+    for path in secret_names(options):
+        yield "options", f"{path} looks like a key or a password; options are visible, so keep it in the environment"
     if not isinstance(options.get("edits", False), bool):
         yield "options", f"edits must be true or false, not {options['edits']!r}"
     if not _is_number(options.get("max_items_a_day", 1)):
@@ -130,7 +130,7 @@ def _webhook(source: Source) -> Iterator[Fault]:
         yield "secret", f"{wanted}; or leave it empty, and call ravi_django.runtime.sources.webhooks.make_secret"
     if (scheme := source.options.get("scheme", signatures.RAVI)) not in list(signatures.SCHEMES):
         yield "options", f"scheme must be one of {', '.join(signatures.SCHEMES)}, not {scheme!r}"
-    yield from (("options", fault) for fault in adapter.faults(source.options))
+    yield from (("options", fault) for fault in adapter.option_errors(source.options))
 
 
 def _adapter(source: Source) -> Iterator[Fault]:
@@ -190,8 +190,8 @@ def add_source(
     try:
         source.clean_fields()
     except ValidationError as error:
-        field, faults = next(iter(error.message_dict.items()))
-        raise InvalidInputError(f"{field}: {' '.join(faults)}", field=field) from None
+        field, messages = next(iter(error.message_dict.items()))
+        raise InvalidInputError(f"{field}: {' '.join(messages)}", field=field) from None
     source.secret = webhooks.seal(secret) if secret else ""
     clock.stamp(source).save(force_insert=True)
     return source
@@ -202,7 +202,7 @@ def _home(session: Session | UUID | None, user: Any, tenant: str) -> Session | N
         return None
     wanted = session.id if isinstance(session, Session) else session
     owner_id = getattr(user, "pk", None)
-    found: Session | None = Session.objects.filter(id=wanted, owner_id=owner_id, tenant=tenant).first()
-    if found is None:
+    home: Session | None = Session.objects.filter(id=wanted, owner_id=owner_id, tenant=tenant).first()
+    if home is None:
         raise InvalidInputError("session: this owner and tenant have no such session", field="session")
-    return found
+    return home

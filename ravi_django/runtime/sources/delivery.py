@@ -140,18 +140,18 @@ def _addressee(source: Source) -> Any:
     if source.owner is not None and not source.owner.is_active:
         return f"the owner, {source.owner}, is not active; choose another owner, or disable the source"
     try:
-        found = specs.find(source.agent)
-        found.check_variables(_metadata(source))
+        agent = specs.find(source.agent)
+        agent.check_variables(_metadata(source))
     except AgentNotFoundError:
         return f"there is no agent {source.agent}, or it is disabled; register or enable it, or choose another"
     except InvalidInputError as error:
         return f"agent {source.agent} does not accept the option metadata: {error}"
-    return found
+    return agent
 
 
 def _metadata(source: Source) -> dict[str, Any]:
-    given = source.options.get("metadata")
-    return given if isinstance(given, dict) else {}
+    metadata = source.options.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _deliver_to_run(source: Source, version: int | None, bodies: list[dict[str, Any]]) -> UUID:
@@ -176,14 +176,14 @@ def _deliver_to_run(source: Source, version: int | None, bodies: list[dict[str, 
 def _live(source: Source) -> UUID | None:
     """Lock the run that gets the items. A run outside of the source's session must wait for this signal; its session
     becomes the source's."""
-    found = None
+    row = None
     if source.home_id is not None:
         here = _runs(source).filter(session_id=source.home_id, status__in=ACTIVE)
-        found = here.values_list("id", "session_id").first()
-    found = found or _waiting(source)
-    if found is None:
+        row = here.values_list("id", "session_id").first()
+    row = row or _waiting(source)
+    if row is None:
         return None
-    run_id, session_id = found
+    run_id, session_id = row
     locked = Run.objects.select_for_update(no_key=True, of=("self",)).filter(id=run_id, agent=source.agent)
     if not locked.filter(status__in=ACTIVE).values_list("id").first():  # it has ended, or was handed to another agent
         raise _NotHere

@@ -67,8 +67,8 @@ def renew_sources(sources: Sequence[Source], lease_s: float) -> None:
 
 def put_off(sources: Sequence[Source], seconds: float, error: str = "") -> int:
     """End the leases without a poll; the sources are due again in `seconds`. An `error` here is not a failure."""
-    words = {"error": _storable(error)} if error else {}
-    return Source.objects.filter(_held(*sources)).update(polling_until=None, next_at=clock.after(seconds), **words)
+    changes = {"error": _storable(error)} if error else {}
+    return Source.objects.filter(_held(*sources)).update(polling_until=None, next_at=clock.after(seconds), **changes)
 
 
 def _storable(text: str) -> str:
@@ -221,9 +221,9 @@ def prune_items(older_than_s: float) -> int:
     gone = 0
     for source_id, before in _with_old(older_than_s):
         rows, last = _old(source_id, before, older_than_s), ""
-        while found := list(rows.filter(identity__gt=last).order_by("identity").values_list("id", "identity")[:ROWS]):
-            gone += rows.filter(id__in=[row_id for row_id, _ in found]).delete()[0]  # seen again meanwhile, it stays
-            last = found[-1][1]
+        while batch := list(rows.filter(identity__gt=last).order_by("identity").values_list("id", "identity")[:ROWS]):
+            gone += rows.filter(id__in=[row_id for row_id, _ in batch]).delete()[0]  # seen again meanwhile, it stays
+            last = batch[-1][1]
     return gone
 
 

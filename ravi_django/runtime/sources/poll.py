@@ -129,13 +129,13 @@ class _Polls:
             return []
         if wanted <= 0 or (room < self._room // 4 and wanted == room):
             return []
-        found = await self._database.call(source_rows.claim_sources, list(self._pollers), wanted, LEASE_S)
-        full = await self._database.call(source_rows.full_sources, [source.id for source in found])
-        behind = [source for source in found if source.id in full]
+        claimed = await self._database.call(source_rows.claim_sources, list(self._pollers), wanted, LEASE_S)
+        full = await self._database.call(source_rows.full_sources, [source.id for source in claimed])
+        behind = [source for source in claimed if source.id in full]
         if behind:
             await self._database.call(source_rows.put_off, behind, UNREAD_S, UNREAD)
-        taken = [source for source in found if source.id not in full and self._admit(source)]
-        if crowd := [source for source in found if source not in taken and source not in behind]:
+        taken = [source for source in claimed if source.id not in full and self._admit(source)]
+        if crowd := [source for source in claimed if source not in taken and source not in behind]:
             pause = 1.0 + PER_HOST * GAP_S * random.uniform(1, 2)  # noqa: S311
             await self._database.call(source_rows.put_off, crowd, pause)
         if self._left is not None:

@@ -90,16 +90,16 @@ def pollers() -> dict[str, Poller]:
 
 
 async def poll_feed(source: Source, polling: Polling) -> Polled:
-    found = await polling.fetcher.fetch(source.location, etag=source.etag, modified=source.modified)
-    if found.body is None:
+    fetched = await polling.fetcher.fetch(source.location, etag=source.etag, modified=source.modified)
+    if fetched.body is None:
         # A 304 may leave out the headers: then the stored ones stay.
-        return Polled((), found.etag or None, found.modified or None, found.max_age, found.moved)
-    given = source.options.get("newest")
-    newest = min(max(given, 1), NEWEST) if isinstance(given, int) else NEWEST
-    items = await polling.on_parser(parse, found.body, found.kind, found.url, newest)
+        return Polled((), fetched.etag or None, fetched.modified or None, fetched.max_age, fetched.moved)
+    wanted = source.options.get("newest")
+    newest = min(max(wanted, 1), NEWEST) if isinstance(wanted, int) else NEWEST
+    items = await polling.on_parser(parse, fetched.body, fetched.kind, fetched.url, newest)
     older = len(items) - len({item.identity for item in items})
     note = f"entries not delivered because a newer entry has the same id: {older}; each entry needs its own id"
-    return Polled(items, found.etag, found.modified, found.max_age, found.moved, note if older else "")
+    return Polled(items, fetched.etag, fetched.modified, fetched.max_age, fetched.moved, note if older else "")
 
 
 register_poller(Source.Kind.FEED, poll_feed)
@@ -116,11 +116,11 @@ async def poll_adapter(source: Source, polling: Polling) -> Polled:
     state = options.pop(STATE, None)
     try:
         async with asyncio.timeout(POLL_S):
-            found = await adapter.poll(state if isinstance(state, dict) else {}, options)
+            polled = await adapter.poll(state if isinstance(state, dict) else {}, options)
     except TimeoutError:
         raise SourceError(f"the adapter {source.location} took longer than {POLL_S:g} s") from None
     try:
-        return check_polled(found)
+        return check_polled(polled)
     except (TypeError, ValueError) as error:
         raise SourceError(f"the adapter {source.location}: {error}") from None
 

@@ -74,10 +74,10 @@ def secrets_of(source: Source | None) -> list[str]:
     if source is None or source.kind != Source.Kind.WEBHOOK or not source.enabled or not source.secret:
         opened(_NOBODYS)
         return []
-    found = [secret for sealed in source.secret.split(",") if (secret := opened(sealed)) is not None]
-    if not found:
+    valid = [secret for sealed in source.secret.split(",") if (secret := opened(sealed)) is not None]
+    if not valid:
         Source.objects.filter(id=source.id).exclude(error=CLOSED).update(error=CLOSED)
-    return found
+    return valid
 
 
 def rekey() -> tuple[int, list[UUID]]:
@@ -145,8 +145,8 @@ def make_secret(source: Source | UUID) -> str:
         row = lock_hook(_id(source))
         if row is None:
             raise NotFoundError("there is no such webhook")
-        kept = [seal(secret), *row.secret.split(",")][:VALID]
-        Source.objects.filter(id=row.id).update(secret=",".join(filter(None, kept)))
+        stored = [seal(secret), *row.secret.split(",")][:VALID]
+        Source.objects.filter(id=row.id).update(secret=",".join(filter(None, stored)))
     return secret
 
 
@@ -200,7 +200,7 @@ async def feed_agent(
     events for a run that has ended are ignored.
     """
     run_id = str(run.id if isinstance(run, Run) else run)
-    tree, agent = (str(run.tree_id), run.agent) if isinstance(run, Run) else await sync_to_async(_whose)(run_id)
+    tree, agent = (str(run.tree_id), run.agent) if isinstance(run, Run) else await sync_to_async(_read_run)(run_id)
 
     async def send(event: Event) -> None:
         if tree not in (event.correlation_id, event.data.get("root")) and event.data.get("agent") != agent:
@@ -209,7 +209,7 @@ async def feed_agent(
     return await get_bus().subscribe(topic, send, types=types, group=group or f"agent:{run_id}", after=after)
 
 
-def _whose(run_id: str) -> tuple[str, str | None]:
+def _read_run(run_id: str) -> tuple[str, str | None]:
     close_old_connections()
     run = Run.objects.only("root", "agent").filter(id=run_id).first()
     return (run_id, None) if run is None else (str(run.tree_id), run.agent)

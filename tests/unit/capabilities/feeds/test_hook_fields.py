@@ -5,7 +5,7 @@ import hmac
 
 import pytest
 
-from ravi_django.capabilities.feeds.adapter import MOST_OF_BODY as MOST, at_path, faults, items_in
+from ravi_django.capabilities.feeds.adapter import MOST_OF_BODY as MOST, at_path, items_in, option_errors
 from ravi_django.capabilities.feeds.signatures import TOLERANCE_S, is_signed, sign
 from ravi_django.kernel import InputTooLargeError
 from tests.support import world
@@ -59,8 +59,8 @@ def test_a_path_leads_to_a_value_or_nowhere():
         assert at_path({"a": {"b": 1}, "l": [{"c": 2}]}, path) == value, path
     # options that are no paths are named
     wrong = {"id": 5, "title": "a..b", "items": "", "keep": ["a", 1], "text": "fine"}
-    assert [fault.split()[0] for fault in faults(wrong)] == ["id", "title", "items", "keep"]
-    assert list(faults({"id": "a", "keep": []})) == []
+    assert [fault.split()[0] for fault in option_errors(wrong)] == ["id", "title", "items", "keep"]
+    assert list(option_errors({"id": "a", "keep": []})) == []
 
 
 NOW = 1_790_000_000
