@@ -209,15 +209,17 @@ def test_a_takeover_is_marked_where_the_next_worker_began(user: Any) -> None:
     assert lost == {*re.findall(r'class="bar-model" x="([\d.]+)%"', page)}
 
 
-def test_the_page_is_in_german_too(user: Any, settings: Any) -> None:
+def test_the_page_is_in_german_too(user: Any, root: Any, settings: Any) -> None:
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
     run = team(user)
 
-    page = logged_in(user).get(page_of(run), headers={"accept-language": "de"}).content.decode()
+    german = {"accept-language": "de"}
+    page, whole = (logged_in(reader).get(page_of(run), headers=german).content.decode() for reader in (user, root))
 
     translation.activate(settings.LANGUAGE_CODE)
     lanes = ["Modell · gpt", "pay · Genehmigung", "Worker verloren, übernommen", "pay · 2 Versuche"]
     assert lanes_of(page)[2:] == lanes and ">Zeitleiste</h2>" in page
+    assert "<dt>Priorität</dt>" in whole and "<dt>Priorität</dt>" not in page
     words = json.loads(page.partition('id="words" type="application/json">')[2].partition("</script>")[0])
     assert words["Fail the run"] == "Lauf scheitern lassen"
 
