@@ -194,11 +194,11 @@ class StoreMachine(RuleBasedStateMachine):
         """Having read the messages that there were at the claim. A blocked run keeps its place in the session."""
         model = self.model[lease.run_id]
         read, upto = self.read[lease.epoch, lease.run_id]
+        Run.objects.filter(id=lease.run_id).update(read_upto=upto)
 
         def write(entries: list[Entry]) -> Any:
             if status == Status.BLOCKED:
                 return world.journal_block(lease, entries, error={})
-            Run.objects.filter(id=lease.run_id).update(read_upto=upto)
             return world.finish(lease, status, entries, output="x")
 
         unread = model.messages > read and status == Status.COMPLETED
