@@ -23,6 +23,7 @@ from ravi_django.kernel import SpawnBudget
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import TERMINAL, Run, Status
 from ravi_django.runtime.db import claim_order
+from ravi_django.runtime.lease.claims import skip_locked
 from ravi_django.runtime.runs.waking import require
 
 TREE = 10  # by default a tree may have so many times as many live runs as runs at work
@@ -171,7 +172,9 @@ def promote(tree_id: UUID, held: set[UUID]) -> list[UUID]:
             run.awaits_slot = False
             tree.count(run)
             promoted.append(run.id)
-    require(promoted, held)
+    # Runs of a queue are seldom locked: to roll back and lock them in order each time would make all other ends wait.
+    free = skip_locked(Run.objects.filter(id__in=promoted)).values_list("id", flat=True)
+    require(set(promoted) - set(free), held)
     Run.objects.filter(id__in=promoted).update(
         awaits_slot=False, claim_at=claim_order.of_row(), hints=0, hint_after=None
     )

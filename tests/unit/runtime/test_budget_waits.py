@@ -101,7 +101,7 @@ def test_a_call_that_is_stopped_between_reserving_and_calling_holds_nothing(monk
         if not told:
             told.append(verdict)
             engine = driving[0]
-            engine.loop.call_soon_threadsafe(engine.active[run.id].give_way)
+            engine.loop.call_soon_threadsafe(engine.active[run.id].effects.drain)
         return verdict
 
     world.patch(monkeypatch, "reserve", and_then_stopped)

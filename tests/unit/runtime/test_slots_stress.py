@@ -169,7 +169,7 @@ def test_of_many_at_once_none_is_left_without_a_free_slot():
     done.set()
     watcher.join(seconds(10))
     assert (errors, idle) == ([], [])
-    assert outcomes["granted"] > 20
+    assert outcomes["granted"] + outcomes["queued"] > 20
     assert min(outcomes.values()) > 0
 
 
