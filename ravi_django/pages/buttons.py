@@ -9,7 +9,6 @@ from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest
-from ravi_django.runtime.people.answers import actions_of
 from ravi_django.runtime.people.top_ups import is_top_up
 
 Kind = HumanRequest.Kind
@@ -73,8 +72,7 @@ def buttons_of(asked: HumanRequest) -> list[Button]:
     if asked.kind == Kind.UNCERTAIN:
         return list(_UNCERTAIN.values())
     known = _TOP_UP if is_top_up(asked) else _APPROVAL if asked.kind == Kind.APPROVAL else _QUESTION
-    allowed = actions_of(asked)
-    return [button for action, button in known.items() if action in allowed]
+    return list(known.values())
 
 
 def choices_of(asked: HumanRequest) -> list[Button]:

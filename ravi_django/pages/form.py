@@ -23,8 +23,7 @@ from ravi_django.runtime.people.answers import MAX_TEXT, OUTCOMES
 from ravi_django.runtime.people.top_ups import is_top_up
 
 Kind = HumanRequest.Kind
-WHOLE_LIMITS = ("max_tokens", "max_turns")
-_CHANGES = ("arg_", "arguments", "limit_")  # names of the arguments' fields begin so
+_CHANGES = ("arg_", "arguments")  # names of the arguments' fields begin so
 
 
 class DecisionForm(forms.Form):
@@ -42,7 +41,7 @@ class DecisionForm(forms.Form):
         self.asked = asked
         self.top_up = is_top_up(asked)
         self.pressed = str(data.get("action", "")) if data is not None else ""
-        self.arguments = fields_of(asked) if asked.kind == Kind.APPROVAL and not self.top_up else []
+        self.arguments = fields_of(asked) if asked.kind == Kind.APPROVAL else []
         self.fields |= self._fields()
         for name, field in self.fields.items():
             field.widget.attrs.setdefault("aria-describedby", f"{self.add_prefix(name)}-note")
@@ -55,8 +54,6 @@ class DecisionForm(forms.Form):
                 found: dict[str, forms.Field] = {
                     "result": _text(_("Result, if it happened"), 3, _("What the tool would have returned."))
                 }
-            case Kind.APPROVAL if self.top_up:
-                found = self._limits()
             case Kind.APPROVAL:
                 found = self._approval()
             case _:
@@ -64,20 +61,6 @@ class DecisionForm(forms.Form):
         is_read = self.asked.kind == Kind.APPROVAL and not self.top_up
         why = _("Stored permanently with your name.") + (" " + _("The model reads it.") if is_read else "")
         return {**found, "reason": _text(_("Reason"), 2, why)}
-
-    def _limits(self) -> dict[str, forms.Field]:
-        shape = {"rows": 1, "cols": 20, "inputmode": "decimal", "class": "ravi-code ravi-limit"}
-        return {
-            f"limit_{name}": forms.CharField(
-                label=visible(name),
-                required=False,
-                initial=str(value),
-                max_length=40,
-                widget=forms.Textarea(shape),
-                help_text=_("The new limit for the run and its sub-agents."),
-            )
-            for name, value in (self.asked.arguments or {}).items()
-        }
 
     def _approval(self) -> dict[str, forms.Field]:
         found = {argument.field: argument.form_field() for argument in self.arguments}
@@ -88,6 +71,8 @@ class DecisionForm(forms.Form):
             rest.initial = pretty(self._rest())
             rest.widget.attrs |= {"class": "ravi-code", "spellcheck": "false"}
             found["arguments"] = rest
+        if self.top_up:
+            return found
         sticky = forms.BooleanField(
             label=_("Decide the same for this tool for the rest of this session"),
             required=False,
@@ -208,7 +193,7 @@ class DecisionForm(forms.Form):
             found["sticky"] = self.cleaned_data.get("sticky", False)
         if pressed not in ("approve", "edit"):
             return found
-        arguments = self._new_limits() if self.top_up else self._arguments()
+        arguments = self._arguments()
         if self.errors:
             return None
         place = "arguments" if "arguments" in self.fields else None
@@ -255,19 +240,6 @@ class DecisionForm(forms.Form):
         except ValueError as error:
             self.add_error("arguments", _("Invalid JSON: %(error)s") % {"error": error})
             return None
-
-    def _new_limits(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in (self.asked.arguments or {}).items():
-            if self.add_prefix(f"limit_{name}") not in self.data:
-                found[name] = value
-                continue
-            typed = self._typed(f"limit_{name}").strip()
-            try:
-                found[name] = int(typed) if name in WHOLE_LIMITS or typed.isdigit() else float(typed)
-            except ValueError:
-                self.add_error(f"limit_{name}", _("Enter a number."))
-        return found
 
     def _typed(self, name: str) -> str:
         return str(self.cleaned_data.get(name) or "").replace("\r\n", "\n")

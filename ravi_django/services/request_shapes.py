@@ -87,7 +87,7 @@ class RequestSerializer(serializers.Serializer[Any]):
             "root": str(row.run.tree_id),
             "agent": row.run.agent,
             "may_answer": row.may_answer,
-            "actions": list(answers.actions_of(row)) if row.may_answer else [],
+            "actions": list(answers.ACTIONS[row.kind]) if row.may_answer else [],
             "not_before": in_utc(row.not_before),
             "escalates_at": in_utc(row.escalates_at),
             "answer": answer and {name: answer[name] for name in ANSWER_FIELDS if name in answer},

@@ -133,7 +133,7 @@ runtime.people.rows: answer_request expire_request people_forget_earlier=forget_
 runtime.people.signal_answers: replies_send=send
 runtime.people.site_rules: site_rules_addressees=addressees
 runtime.people.standing: standing_revoke=revoke revoke_standing standing
-runtime.people.top_ups: answer_top_up open_top_up
+runtime.people.top_ups: answer_top_up open_top_up pending_top_up
 runtime.rollups.counting: rollups_count=count rollups_sweep=sweep
 runtime.rollups.reading: read_dashboard=read DashboardTimes=Times Wanted
 runtime.runs.background: background_hint=hint background_lock=_lock background_stop=stop

@@ -26,7 +26,8 @@ DAYS = 31  # how long the account of a day is kept
 UNITS = {"max_tokens": "tokens", "max_cost_usd": "cost", "max_turns": "turns"}  # an account has max_tokens, max_cost, …
 LIMITS = tuple(UNITS)
 _CENT = Decimal("0.00000001")  # dollars, the precision of a row
-_TOP = Decimal(10) ** 8 - 1  # dollars, the most that a row can hold
+TOP_COST = 10**8  # dollars: a row can hold less
+_TOP = Decimal(TOP_COST) - 1  # dollars, the most that a row can hold
 
 Daily = Mapping[tuple[str, Any], Mapping[str, Any]]
 _daily: Daily | None = None  # rows by ("user", pk) and ("tenant", name); None: never read
@@ -141,7 +142,7 @@ def faults_of_limits(limits: Mapping[Any, Any]) -> Iterator[str]:
             is_cost = name == "max_cost_usd"
             try:
                 ExecutionBudget.model_validate({name: value}, strict=True)
-                is_valid = 0 <= value < 10**8 if is_cost else value < 2**62
+                is_valid = 0 <= value < TOP_COST if is_cost else value < 2**62
             except ValueError:
                 is_valid = False
             if not is_valid:

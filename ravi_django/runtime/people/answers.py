@@ -55,14 +55,9 @@ class Given:
     reason: str = ""
 
 
-def actions_of(request: HumanRequest) -> tuple[str, ...]:
-    """The actions that answer this request."""
-    return top_ups.ACTIONS if top_ups.is_top_up(request) else ACTIONS[request.kind]
-
-
 def checked(request: HumanRequest, given: Given) -> dict[str, Any]:
     """The answer as its row keeps it. Raises InvalidInputError that names the field."""
-    allowed = actions_of(request)
+    allowed = ACTIONS[request.kind]
     if given.action not in allowed:
         raise InvalidInputError(
             _("The action %(action)s is not possible for a request of kind %(kind)s. Possible actions: %(actions)s.")
@@ -74,10 +69,6 @@ def checked(request: HumanRequest, given: Given) -> dict[str, Any]:
     match request.kind:
         case Kind.UNCERTAIN:
             answer |= _outcome(given)
-        case Kind.APPROVAL if top_ups.is_top_up(request):
-            if given.sticky:
-                raise InvalidInputError(_("A decision about a budget cannot be sticky. Omit sticky."), field="sticky")
-            answer["arguments"] = top_ups.check(request, given.action, given.arguments)
         case Kind.APPROVAL:
             answer |= _approval(request, given)
         case _:
@@ -88,7 +79,7 @@ def checked(request: HumanRequest, given: Given) -> dict[str, Any]:
 _GOES_WITH = {
     "text": ("answer",),
     "values": ("answer",),
-    "arguments": ("edit", "approve"),  # approve: only the limits of a budget
+    "arguments": ("edit", "approve"),  # approve has an error of its own
     "outcome": ("resolve",),
     "result": ("resolve",),
     "sticky": ("approve", "deny"),
@@ -131,6 +122,8 @@ def _approval(request: HumanRequest, given: Given) -> dict[str, Any]:
         raise InvalidInputError(
             _("The action approve has no arguments. Use edit to approve with other arguments."), field="arguments"
         )
+    if given.sticky and top_ups.is_top_up(request):
+        raise InvalidInputError(_("A decision about a budget cannot be sticky. Omit sticky."), field="sticky")
     if given.action != "edit":
         return {"sticky": True} if given.sticky else {}
     return {"arguments": _edited(request, given.arguments)}
@@ -223,7 +216,7 @@ def answer(
     - a question, a tool's input: "answer" with `text`, or with `values` by key for several questions; "skip", "cancel"
     - an approval: "approve", "deny", "edit" (approves, with `arguments` in place of the model's), "skip", "cancel";
       `sticky` with approve or deny holds for this tool in this session
-    - more budget: "approve", "deny", or "edit" with `arguments`, the new limits
+    - more budget is an approval too: its `arguments` are the new limits
     - an uncertain effect: "resolve" with `outcome` "happened" (and its `result`), "run_again" or "fail"
     A `reason` is allowed with all of them; the model reads the reason of a denial.
 
@@ -235,7 +228,7 @@ def answer(
     kept = check(row, Given(action, text, values, arguments, outcome, result, sticky, reason), by)
     seen = row.version if version is None else version
     if top_ups.is_top_up(row):
-        for run_id in top_ups.answer_top_up(row, kept, kept["arguments"], by=by, version=seen):
+        for run_id in top_ups.answer_top_up(row, kept, by=by, version=seen):
             hints.on_commit(run_id)
     else:
         decision = _sticky(row, kept, by) if kept.get("sticky") else None

@@ -1,7 +1,7 @@
-"""Requests for more budget for a tree, one at a time. The transaction of the answer raises the limits.
+"""Requests for more budget for a tree, one at a time: approvals whose arguments are the new limits.
 
-`model_calls/admission.py` asks when a model call finds no budget left. A waiting run looks again when it is woken: the
-account has the limits, and the latest request has the decision.
+`model_calls/admission.py` asks when a model call finds no budget left. An answer wakes all runs that wait for it. The
+first of them raises the limits.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db.models import F, Q, QuerySet
-from django.utils.translation import gettext as _
 
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import TERMINAL, BudgetAccount, HumanRequest, JournalEntry, Run
-from ravi_django.runtime.budgets.accounts import LIMITS, UNITS, dollars, faults_of_limits, limits_of, states
+from ravi_django.runtime.budgets.accounts import TOP_COST, UNITS, dollars, limits_of, states
 from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
@@ -31,7 +30,7 @@ from ravi_django.runtime.runs.waking import lock, touch
 if TYPE_CHECKING:
     from ravi_django.runtime.lease.effects import Effects
 
-ACTIONS = ("approve", "deny", "edit")
+RAISED: Any = object()  # an approved request has raised the limits now
 
 
 def is_top_up(request: HumanRequest) -> bool:
@@ -41,9 +40,16 @@ def is_top_up(request: HumanRequest) -> bool:
 async def ask(effects: Effects, path: str, account: str) -> HumanRequest | bool | None:
     """The open request of the tree; opens one if there is none. False: nobody may be asked, or the request was denied.
     None: look again, another run opened one first or the budget has room now."""
-    if not _may_ask(effects, path, account):
+    root = effects.lease.run.root or effects.lease.run
+    if not account.startswith("tree:") or (root.budget or {}).get("when_exhausted") != "ask":
         return False
     pending = await effects.database.call(pending_top_up, effects.lease)
+    if pending is RAISED:
+        return None
+    try:
+        effects.check_may_wait(path)
+    except InvalidInputError:
+        return False
     return await _open(effects, path) if pending is None else pending
 
 
@@ -56,20 +62,9 @@ async def wait(effects: Effects, path: str, request: HumanRequest, seen: int) ->
     await effects.wait(Wait("request", str(request.id), met), path)
 
 
-def _may_ask(effects: Effects, path: str, account: str) -> bool:
-    root = effects.lease.run.root or effects.lease.run
-    if not account.startswith("tree:") or (root.budget or {}).get("when_exhausted") != "ask":
-        return False
-    try:
-        effects.check_may_wait(path)
-    except InvalidInputError:
-        return False
-    return True
-
-
 async def _open(effects: Effects, path: str) -> HumanRequest | None:
     run = effects.lease.run
-    text, arguments = await effects.database.call(suggestion, effects.lease)
+    text, arguments, schema = await effects.database.call(suggestion, effects.lease)
     if not arguments:
         return None
     attempt = 1
@@ -86,6 +81,7 @@ async def _open(effects: Effects, path: str) -> HumanRequest | None:
         text=text,
         tool=TOP_UP,
         arguments=arguments,
+        details={"schema": schema},
     )
     await requests.address(effects, request)
     try:
@@ -105,47 +101,34 @@ def note_closed(effects: Effects, path: str) -> None:
             effects.note_once(Entry("request.closed", closed, request.tool, result=result))
 
 
-def check(request: HumanRequest, action: str, arguments: Any) -> dict[str, Any]:
-    """The limits of this answer: the suggested ones, or the person's. Raises InvalidInputError."""
-    if action == "deny":
-        if arguments:
-            raise InvalidInputError(_("The action deny has no arguments."), field="arguments")
-        return {}
-    given = dict(request.arguments or {}) if arguments is None and action == "approve" else arguments
-    if not isinstance(given, Mapping) or not given or set(given) - set(LIMITS) or None in given.values():
-        raise InvalidInputError(
-            _("The arguments must be new limits. Possible limits: %(limits)s.") % {"limits": ", ".join(LIMITS)},
-            field="arguments",
-        )
-    if fault := next(faults_of_limits(given), None):
-        raise InvalidInputError(f"arguments{fault}", field="arguments")
-    return dict(given)
-
-
 USERS = 5  # runs in the text of a request
 
 
-def pending_top_up(lease: Lease) -> HumanRequest | bool | None:
-    """The tree's open request. False: the latest was denied, and no run was retried since. None: ask."""
+def pending_top_up(lease: Lease) -> Any:
+    """The tree's open request. False: the latest was denied, and no run was retried since. None: ask. RAISED: it was
+    approved, and its limits were not raised yet."""
     latest = _requests(lease.run.tree_id).order_by("-created_at", "-id").first()
     if latest is None or latest.status not in (HumanRequest.Status.PENDING, HumanRequest.Status.ANSWERED):
         return None
     if latest.status == HumanRequest.Status.PENDING:
         return latest
-    if (latest.answer or {}).get("action") != "deny":
-        return None
+    answer = latest.answer or {}
+    if answer.get("action") in ("approve", "edit"):
+        return RAISED if _raise(lease.run.tree_id, answer.get("arguments") or latest.arguments or {}) else None
     again = JournalEntry.objects.filter(
         run__in=_tree(lease.run.tree_id).values("id"), kind="run.retried", finished_at__gt=latest.answered_at
     )
     return None if again.exists() else False
 
 
-def suggestion(lease: Lease) -> tuple[str, dict[str, Any]]:
-    """The text of a request, and the limits that it suggests: as much again for each one that is used up."""
+def suggestion(lease: Lease) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """The text of a request, the limits that it suggests (as much again for each one that is used up), and the schema
+    of possible limits."""
     root = lease.run.root or lease.run
     account = BudgetAccount.objects.get(key=f"tree:{root.id}")
     first = limits_of(root.budget)
-    used = {name: (limit, spent) for name, limit, spent, _ in states(account) if spent >= limit}
+    known = {name: (limit, spent) for name, limit, spent, _ in states(account)}
+    used = {name: (limit, spent) for name, (limit, spent) in known.items() if spent >= limit}
     arguments = {
         name: _shown(name, max(limit, spent) + (first.get(name) or limit)) for name, (limit, spent) in used.items()
     }
@@ -157,7 +140,21 @@ def suggestion(lease: Lease) -> tuple[str, dict[str, Any]]:
         f"Its run {lease.run_id} ({lease.run.agent}) wants to continue. "
         f"Used by: {'; '.join(by)}. Approve these limits or others, or deny."
     )
-    return text, arguments
+    return text, arguments, _schema({name: spent for name, (_, spent) in known.items()})
+
+
+def _schema(spent: Mapping[str, Decimal]) -> dict[str, Any]:
+    """The JSON schema of new limits: each above the amount that is used already."""
+    properties = {
+        name: {
+            "type": "number" if name == "max_cost_usd" else "integer",
+            "exclusiveMinimum": _shown(name, amount),
+            "exclusiveMaximum": TOP_COST if name == "max_cost_usd" else 2**62,
+            "description": "The new limit for the run and its sub-agents.",
+        }
+        for name, amount in spent.items()
+    }
+    return {"type": "object", "properties": properties, "minProperties": 1, "additionalProperties": False}
 
 
 def open_top_up(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, request: HumanRequest) -> int:
@@ -176,44 +173,30 @@ def open_top_up(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]
         return first
 
 
-def answer_top_up(
-    request: HumanRequest, answer: dict[str, Any], limits: Mapping[str, Any], *, by: Any, version: int | None = None
-) -> list[UUID]:
-    """Answer the request, raise the tree's limits and wake the waiting runs, in one transaction. Returns the runs to
-    hint. Raises InvalidInputError for a limit that is used up already, NotFoundError and ConflictError."""
+def answer_top_up(request: HumanRequest, answer: dict[str, Any], *, by: Any, version: int | None = None) -> list[UUID]:
+    """Answer the request and wake all runs that wait for it, in one transaction. Returns the runs to hint. Raises
+    NotFoundError and ConflictError."""
     with transaction.atomic():
         tree = Run.objects.values_list("root_id", flat=True).get(id=request.run_id) or request.run_id
         live = _tree(tree).exclude(status__in=TERMINAL)
         lock([request.run_id, *live.values_list("id", flat=True)])
         answer_request(request.id, answer, by=by, version=version)
-        _raise(f"tree:{tree}", limits)
         waiting = sorted({request.run_id, *waiting_for(tree, {str(request.id)})})
         touch(waiting)
         HumanRequest.objects.filter(id=request.id).update(woke=True)
         return waiting
 
 
-def _raise(key: str, limits: Mapping[str, Any]) -> None:
-    if not limits:
-        return
-    account = BudgetAccount.objects.select_for_update().get(key=key)
-    known = {name: spent for name, _, spent, _ in states(account)}
-    changes = {}
-    for name, value in limits.items():
-        if name not in known:
-            raise InvalidInputError(
-                _("This budget has no limit %(name)s. Its limits: %(limits)s.")
-                % {"name": name, "limits": ", ".join(known)},
-                field="arguments",
-            )
-        if Decimal(str(value)) <= known[name]:
-            raise InvalidInputError(
-                _("%(name)s must be greater than the amount already used: %(used)s.")
-                % {"name": name, "used": _shown(name, known[name])},
-                field="arguments",
-            )
-        changes[f"max_{UNITS[name]}"] = dollars(value) if name == "max_cost_usd" else int(value)
-    BudgetAccount.objects.filter(key=key).update(**changes)
+def _raise(tree: UUID, limits: Mapping[str, Any]) -> bool:
+    """Raise the limits of a tree to these; whether one was lower. A limit that a later answer has raised stays."""
+    with transaction.atomic():
+        account = BudgetAccount.objects.select_for_update().get(key=f"tree:{tree}")
+        changes = {
+            f"max_{UNITS[name]}": dollars(limits[name]) if name == "max_cost_usd" else int(limits[name])
+            for name, limit, _, _ in states(account)
+            if name in limits and Decimal(str(limits[name])) > limit
+        }
+        return bool(changes and BudgetAccount.objects.filter(key=account.key).update(**changes))
 
 
 def _shown(name: str, value: Decimal) -> int | float:

@@ -206,10 +206,10 @@ def test_limits_of_a_budget_are_approved_or_changed_and_the_run_goes_on(client: 
     html = html_of(client.get(page_of(budget)))
     assert "Raise the budget?" in html and 'name="decision-sticky"' not in html
 
-    changed = {"arguments": None, "limit_max_turns": "3"}
+    changed = {"arguments": None, "arg_0": "3"}
     assert "You changed this" in html_of(decide(client, budget, "approve", **changed), 400)
-    assert "Enter a number" in html_of(decide(client, budget, "edit", limit_max_turns="many"), 400)
-    assert "arguments" in html_of(decide(client, budget, "edit", limit_max_turns="-3"), 400)
+    assert "Enter a whole number" in html_of(decide(client, budget, "edit", arg_0="many"), 400)
+    assert "arguments" in html_of(decide(client, budget, "edit", arg_0="-3"), 400)
     assert is_pending(budget)
     assert decide(client, budget, "edit", **changed).status_code == 302
     assert answer_of(budget)["arguments"] == {"max_turns": 3}

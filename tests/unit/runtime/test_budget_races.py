@@ -149,7 +149,7 @@ def test_of_many_that_ask_for_more_one_does():
 
 
 def test_an_answer_while_others_spend_ends_without_a_deadlock():
-    """The answer locks the tree's runs and then the account, as everybody does."""
+    """The answer and each run that raises the limits lock the runs before the account, as everybody does."""
     root = make_run(budget={"max_turns": 8, "when_exhausted": "ask"})
     leases = [leased(root), *(leased(child_of(root)) for _ in range(7))]
     request = HumanRequest.objects.create(
@@ -159,12 +159,12 @@ def test_an_answer_while_others_spend_ends_without_a_deadlock():
     topups_made = []
 
     def answer():
-        topups_made.append(world.answer_top_up(request, {"action": "approve"}, {"max_turns": 1000}, by=None))
+        topups_made.append(world.answer_top_up(request, {"action": "approve"}, by=None))
 
     def work(lease):
         for number in range(20):
             while not spend(lease, str(number), 1, TODAY):
-                pass
+                world.pending_top_up(lease)
 
     at_once(answer, *(partial(work, lease) for lease in leases))
     assert len(topups_made) == 1

@@ -179,7 +179,6 @@ def test_an_answer_that_cannot_be_changes_nothing(talker):
     run = drive(make_run(budget=BUDGET))
     for action, given, field in (
         ("answer", {"text": "yes"}, "action"),
-        ("skip", {}, "action"),
         ("deny", {"arguments": {"max_turns": 5}}, "arguments"),
         ("edit", {}, "arguments"),
         ("edit", {"arguments": {}}, "arguments"),
@@ -189,7 +188,9 @@ def test_an_answer_that_cannot_be_changes_nothing(talker):
         ("edit", {"arguments": {"max_tokens": 50}}, "arguments"),
         ("edit", {"arguments": {"deadline_s": 50}}, "arguments"),
         ("edit", {"arguments": {"max_turns": None}}, "arguments"),
-        ("approve", {"arguments": "many"}, "arguments"),
+        ("approve", {"arguments": {"max_turns": 5}}, "arguments"),
+        ("approve", {"sticky": True}, "sticky"),
+        ("deny", {"sticky": True}, "sticky"),
         ("approve", {"text": "yes"}, "text"),
     ):
         with case(action, given):
