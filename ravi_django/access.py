@@ -122,7 +122,7 @@ def admits(access: registry.Access, user: Any, agent: Agent) -> bool:
     return access == "authenticated" or (access.startswith("perm:") and permits(user, access[len("perm:") :]))
 
 
-def find(user: Any, address: AgentId | str, session_id: UUID | None = None) -> specs.Found:
+def find(user: Any, address: AgentId | str, session_id: UUID | None = None) -> specs.RunnableAgent:
     """The agent at this address, which `user` may run; with `session_id`, in that conversation. None may run all.
 
     Raises AgentNotFoundError when there is no such agent or it is hidden from `user`, ForbiddenError when they may only
@@ -148,7 +148,7 @@ def not_found(user: Any, address: AgentId | str, error: AgentNotFoundError | Non
     return AgentNotFoundError(address, registry.hint_for(address, agents_seen(user)))
 
 
-def may_run(user: Any, agent: specs.Found) -> bool:
+def may_run(user: Any, agent: specs.RunnableAgent) -> bool:
     if _is_default("may_run") and agent.access == "authenticated":  # saves reading the row
         return bool(getattr(user, "is_authenticated", False) and user.is_active)
     return allows("may_run", user, _row(agent))
@@ -198,7 +198,7 @@ def check_journal(user: Any, run: Run) -> None:
         raise ForbiddenError("you may not read the journals of runs: you need ravi.view_journalentry")
 
 
-def check_follow(user: Any, agent: specs.Found, topic: TopicId) -> None:
+def check_follow(user: Any, agent: specs.RunnableAgent, topic: TopicId) -> None:
     """Raises AgentNotFoundError and ForbiddenError. The user None may follow all."""
     if user is None or allows("may_follow", user, _row(agent), topic):
         return
@@ -252,12 +252,12 @@ def _is_default(question: str) -> bool:
         return False
 
 
-def _row(agent: specs.Found) -> Agent:
+def _row(agent: specs.RunnableAgent) -> Agent:
     address = str(agent.address)
     return Agent.objects.filter(address=address).defer("spec").first() or Agent(address=address)
 
 
-def _was_handed(user: Any, agent: specs.Found, session_id: UUID) -> bool:
+def _was_handed(user: Any, agent: specs.RunnableAgent, session_id: UUID) -> bool:
     """Whether an agent that `user` may run has handed this conversation over to this one, also in several steps."""
     runs = Run.objects.filter(session_id=session_id, owner_id=user.pk, parent=None)
     rows = JournalEntry.objects.filter(run__in=runs, kind=HANDOFF, error__isnull=True)

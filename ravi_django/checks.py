@@ -53,9 +53,9 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     # These modules need the models, which are not loaded when this module is imported.
     from ravi_django import limits
     from ravi_django.kernel import InvalidInputError
-    from ravi_django.runtime.budgets.accounts import faults as faults_of_daily
-    from ravi_django.runtime.catalog.row_models import faults as faults_of_models
-    from ravi_django.runtime.files.files import faults as faults_of_files
+    from ravi_django.runtime.budgets.accounts import setting_errors as faults_of_daily
+    from ravi_django.runtime.catalog.row_models import setting_errors as faults_of_models
+    from ravi_django.runtime.files.files import setting_errors as faults_of_files
     from ravi_django.runtime.files.media import largest_call
     from ravi_django.runtime.lifecycle.prune import retention
     from ravi_django.runtime.middleware.chain import of_site
@@ -93,7 +93,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     found += _each("DAILY_BUDGETS", faults_of_daily(conf.DAILY_BUDGETS), hint, "ravi.E011")
     found += _numbers()
     hint = 'LIMITS = {"submit": 600, "sockets": None}: named limits change; None switches one off.'
-    found += _each("LIMITS", limits.faults(conf.LIMITS), hint, "ravi.E030")
+    found += _each("LIMITS", limits.setting_errors(conf.LIMITS), hint, "ravi.E030")
     hint = 'FILES = {"types": ["image/png", "application/pdf"], "max_mb": 20, "user_mb": 1024}: named values change.'
     found += _each("FILES", faults_of_files(conf.FILES), hint, "ravi.E035")
     if _is_above_0(conf.PROCESS_BYTES) and not found and largest_call() > conf.PROCESS_BYTES:

@@ -45,7 +45,7 @@ def limit(name: str) -> int | None:
     return value
 
 
-def faults(setting: Any) -> Iterator[str]:
+def setting_errors(setting: Any) -> Iterator[str]:
     """Errors in RAVI["LIMITS"]."""
     if setting is None:
         return

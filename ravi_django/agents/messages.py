@@ -39,7 +39,7 @@ async def instructions_text(ctx: RunContext, instructions: Instructions, agent_i
     return text
 
 
-def shown(instructions: Any) -> str:
+def spec_text(instructions: Any) -> str:
     """For an agent's spec: a text unchanged, a function by its name."""
     if isinstance(instructions, str):
         return instructions

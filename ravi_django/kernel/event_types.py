@@ -62,7 +62,7 @@ _TYPES = (
 SCHEMA_VERSIONS = dict.fromkeys(_TYPES, 1)
 
 
-class Whose(TypedDict, total=False):
+class Origin(TypedDict, total=False):
     """The run's agent, tree, owner and tenant, and the event's own id."""
 
     agent: str  # type/key
@@ -73,45 +73,45 @@ class Whose(TypedDict, total=False):
     event_id: str  # a random one when it is not given
 
 
-def workflow_started(run_id: Any, thread_id: Any, user_content: str, **context: Unpack[Whose]) -> Event:
+def workflow_started(run_id: Any, thread_id: Any, user_content: str, **origin: Unpack[Origin]) -> Event:
     """A root run was submitted. `user_content` is its input as text."""
-    return _event("workflow.started", run_id, thread_id, context, user_content=clip(user_content))
+    return _event("workflow.started", run_id, thread_id, origin, user_content=clip(user_content))
 
 
-def run_started(run_id: Any, thread_id: Any, **context: Unpack[Whose]) -> Event:
+def run_started(run_id: Any, thread_id: Any, **origin: Unpack[Origin]) -> Event:
     """A run's code has started: once a run, whatever the number of its workers."""
-    return _event("run.started", run_id, thread_id, context)
+    return _event("run.started", run_id, thread_id, origin)
 
 
-def run_completed(run_id: Any, thread_id: Any, output: str, **context: Unpack[Whose]) -> Event:
+def run_completed(run_id: Any, thread_id: Any, output: str, **origin: Unpack[Origin]) -> Event:
     """A run has ended with an output."""
-    return _event("run.completed", run_id, thread_id, context, output=clip(output))
+    return _event("run.completed", run_id, thread_id, origin, output=clip(output))
 
 
-def run_failed(run_id: Any, thread_id: Any, error: str, message: str, **context: Unpack[Whose]) -> Event:
+def run_failed(run_id: Any, thread_id: Any, error: str, message: str, **origin: Unpack[Origin]) -> Event:
     """A run has ended with an error: the name of its type, and its message."""
-    return _event("run.failed", run_id, thread_id, context, error=clip(error), message=clip(message))
+    return _event("run.failed", run_id, thread_id, origin, error=clip(error), message=clip(message))
 
 
-def run_cancelled(run_id: Any, thread_id: Any, reason: str, **context: Unpack[Whose]) -> Event:
+def run_cancelled(run_id: Any, thread_id: Any, reason: str, **origin: Unpack[Origin]) -> Event:
     """A run was cancelled; the reason says by whom."""
-    return _event("run.cancelled", run_id, thread_id, context, reason=clip(reason))
+    return _event("run.cancelled", run_id, thread_id, origin, reason=clip(reason))
 
 
-def run_blocked(run_id: Any, thread_id: Any, error: str, message: str, **context: Unpack[Whose]) -> Event:
+def run_blocked(run_id: Any, thread_id: Any, error: str, message: str, **origin: Unpack[Origin]) -> Event:
     """A run waits for an operator: its code differs from its journal, or its workers died."""
-    return _event("run.blocked", run_id, thread_id, context, error=clip(error), message=clip(message))
+    return _event("run.blocked", run_id, thread_id, origin, error=clip(error), message=clip(message))
 
 
-def run_retried(run_id: Any, thread_id: Any, **context: Unpack[Whose]) -> Event:
+def run_retried(run_id: Any, thread_id: Any, **origin: Unpack[Origin]) -> Event:
     """A failed or blocked run continues at a person's request."""
-    return _event("run.retried", run_id, thread_id, context)
+    return _event("run.retried", run_id, thread_id, origin)
 
 
-def agent_crashed(run_id: Any, thread_id: Any, worker: str, crashes: int, **context: Unpack[Whose]) -> Event:
+def agent_crashed(run_id: Any, thread_id: Any, worker: str, crashes: int, **origin: Unpack[Origin]) -> Event:
     """The `worker` of a run was lost, and another has taken the run over; for the `crashes`th time since its last
     progress."""
-    return _event("agent.crashed", run_id, thread_id, context, worker=worker, crashes=crashes)
+    return _event("agent.crashed", run_id, thread_id, origin, worker=worker, crashes=crashes)
 
 
 def hitl_requested(
@@ -124,19 +124,19 @@ def hitl_requested(
     tool: str = "",
     risk: str = "",
     to: str = "",
-    **context: Unpack[Whose],
+    **origin: Unpack[Origin],
 ) -> Event:
     """A person is asked: `kind` is question, approval, input or uncertain, `to` the address, empty for the owner's."""
     asked = {"kind": kind, "text": clip(text), "tool": tool, "risk": risk, "to": to}
-    return _event("hitl.requested", run_id, thread_id, context, request=str(request_id), **asked)
+    return _event("hitl.requested", run_id, thread_id, origin, request=str(request_id), **asked)
 
 
 def hitl_approved(
-    run_id: Any, thread_id: Any, request_id: Any, *, action: str, tool: str, by: str, **context: Unpack[Whose]
+    run_id: Any, thread_id: Any, request_id: Any, *, action: str, tool: str, by: str, **origin: Unpack[Origin]
 ) -> Event:
     """An approval was given; `action` is approve, or edit when the arguments were changed."""
     answer = {"action": action, "tool": tool, "by": by}
-    return _event("hitl.approved", run_id, thread_id, context, request=str(request_id), **answer)
+    return _event("hitl.approved", run_id, thread_id, origin, request=str(request_id), **answer)
 
 
 def hitl_denied(
@@ -148,11 +148,11 @@ def hitl_denied(
     tool: str,
     by: str,
     reason: str = "",
-    **context: Unpack[Whose],
+    **origin: Unpack[Origin],
 ) -> Event:
     """An approval was refused; `action` is deny or skip."""
     answer = {"action": action, "tool": tool, "by": by, "reason": clip(reason)}
-    return _event("hitl.denied", run_id, thread_id, context, request=str(request_id), **answer)
+    return _event("hitl.denied", run_id, thread_id, origin, request=str(request_id), **answer)
 
 
 def hitl_answered(
@@ -165,25 +165,25 @@ def hitl_answered(
     by: str,
     tool: str = "",
     text: str = "",
-    **context: Unpack[Whose],
+    **origin: Unpack[Origin],
 ) -> Event:
     """A question, an input request or an uncertain effect was answered. `text` is the answer, if it is text."""
     answer = {"kind": kind, "action": action, "tool": tool, "by": by, "text": clip(text)}
-    return _event("hitl.answered", run_id, thread_id, context, request=str(request_id), **answer)
+    return _event("hitl.answered", run_id, thread_id, origin, request=str(request_id), **answer)
 
 
 def hitl_closed(
-    run_id: Any, thread_id: Any, request_id: Any, *, kind: str, status: str, tool: str = "", **context: Unpack[Whose]
+    run_id: Any, thread_id: Any, request_id: Any, *, kind: str, status: str, tool: str = "", **origin: Unpack[Origin]
 ) -> Event:
     """A request ended without an answer: its time was up (`expired`), or its run no longer needs it (`cancelled`)."""
     closed = {"kind": kind, "status": status, "tool": tool}
-    return _event("hitl.closed", run_id, thread_id, context, request=str(request_id), **closed)
+    return _event("hitl.closed", run_id, thread_id, origin, request=str(request_id), **closed)
 
 
-def budget_exhausted(run_id: Any, thread_id: Any, account: str, message: str, **context: Unpack[Whose]) -> Event:
+def budget_exhausted(run_id: Any, thread_id: Any, account: str, message: str, **origin: Unpack[Origin]) -> Event:
     """A model call was refused, or a person is asked for more: `account` is `tree:<run>`, `user:<id>:<day>` or
     `tenant:<name>:<day>`."""
-    return _event("budget.exhausted", run_id, thread_id, context, account=account, message=clip(message))
+    return _event("budget.exhausted", run_id, thread_id, origin, account=account, message=clip(message))
 
 
 def event_undelivered(event: Event, *, topic: str, handler: str, tries: int, error: str) -> Event:
@@ -206,8 +206,8 @@ def clip(text: str) -> str:
     return body[: MAX_TEXT - 3].decode(errors="ignore") + "…"
 
 
-def _event(type: str, run_id: Any, thread_id: Any, context: Whose, **data: Any) -> Event:
-    id_field = {"id": event_id} if (event_id := context.get("event_id")) else {}
+def _event(type: str, run_id: Any, thread_id: Any, origin: Origin, **data: Any) -> Event:
+    id_field = {"id": event_id} if (event_id := origin.get("event_id")) else {}
     return Event(
         type=type,
         source=SOURCE,
@@ -216,11 +216,11 @@ def _event(type: str, run_id: Any, thread_id: Any, context: Whose, **data: Any) 
         data={
             "run": str(run_id),
             "thread": str(thread_id),
-            "agent": context.get("agent", ""),
-            "root": context.get("root"),
-            "parent": context.get("parent"),
-            "owner": context.get("owner"),
-            "tenant": context.get("tenant", ""),
+            "agent": origin.get("agent", ""),
+            "root": origin.get("root"),
+            "parent": origin.get("parent"),
+            "owner": origin.get("owner"),
+            "tenant": origin.get("tenant", ""),
             **data,
         },
         **id_field,

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ravi_django.agents.messages import Instructions, deliver, shown, summarize
+from ravi_django.agents.messages import Instructions, deliver, spec_text, summarize
 from ravi_django.agents.news.items import OURS, OUTSIDE, Item, checked_signal, note_failure, topic_of, wants_answer
 from ravi_django.agents.news.reading import NewsAgent, Reading
 from ravi_django.kernel import DataPayload, InvalidInputError, Message, RunContext, TopicId
@@ -106,5 +106,5 @@ class InformationAgent(NewsAgent):
             **super().spec(),
             "output_topic": None if self.output_topic is None else str(self.output_topic),
             "source_signal": self.source_signal,
-            **({} if self.handle is None else {"handle": shown(self.handle)}),
+            **({} if self.handle is None else {"handle": spec_text(self.handle)}),
         }

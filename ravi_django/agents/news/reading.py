@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ravi_django.agents.messages import Instructions, checked_model, instructions_text, model_name, names_of, shown
+from ravi_django.agents.messages import Instructions, checked_model, instructions_text, model_name, names_of, spec_text
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.news.items import PER_GENERATION, Item, address_of, is_over, items_of, wants_answer
 from ravi_django.kernel import AgentId, ChatModel, DataPayload, GenerationOptions, InvalidInputError, Message
@@ -75,7 +75,7 @@ class NewsAgent:
             "name": self.name,
             "description": self.description,
             "model": model_name(self.model),
-            "instructions": shown(self.instructions),
+            "instructions": spec_text(self.instructions),
             "items_per_generation": self.items_per_generation,
         }
 

@@ -15,7 +15,7 @@ from ravi_django.agents.messages import (
     deliver,
     instructions_text,
     model_name,
-    shown,
+    spec_text,
 )
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.proxy.events import Prompt
@@ -177,7 +177,7 @@ class BaseAgentProxy:
             "class": type(self).__name__,
             "id": str(self.id),
             "name": self.name,
-            "instructions": shown(self.instructions),
+            "instructions": spec_text(self.instructions),
             "model": model_name(self.model),
             "tools": tools_spec(self.tools),
             "retention": self.context.retention.value,

@@ -7,7 +7,7 @@ from typing import Any
 
 from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
 from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
-from ravi_django.agents.messages import model_name, shown
+from ravi_django.agents.messages import model_name, spec_text
 from ravi_django.agents.tools.approvers import approvers_of
 from ravi_django.kernel import GenerationOptions, Risk, Tool
 
@@ -21,7 +21,7 @@ def spec_of_react(agent: Any, options: GenerationOptions) -> dict[str, Any]:
         "id": str(agent.id),
         "name": agent.name,
         "model": model_name(agent.model),
-        "system_instructions": shown(agent.system_instructions),
+        "system_instructions": spec_text(agent.system_instructions),
         "tools": tools_spec(agent.tools),
         "options": options.model_dump(mode="json", exclude={"tools"}, exclude_none=True, exclude_defaults=True),
         "initial_tool_choice": agent.initial_tool_choice,

@@ -120,7 +120,7 @@ def old_accounts() -> QuerySet[BudgetAccount]:
     return BudgetAccount.objects.filter(key__in=gone)
 
 
-def faults(setting: Any) -> Iterator[str]:
+def setting_errors(setting: Any) -> Iterator[str]:
     """Errors in RAVI["DAILY_BUDGETS"], with their place."""
     if not isinstance(setting, Mapping):
         yield f" is {setting!r}, not a dict of user and tenant"

@@ -47,7 +47,7 @@ def check(names: Sequence[str]) -> None:
             )
 
 
-def faults(value: Any) -> Iterator[str]:
+def setting_errors(value: Any) -> Iterator[str]:
     """Errors in RAVI["MODELS"]."""
     if value is not None and not isinstance(value, list | tuple):
         yield f" is {value!r}, not a list of names and patterns, or None"

@@ -43,7 +43,7 @@ MOST = 1000  # built agents, and schemas, in memory
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunnableAgent:
     """An agent that may be run now."""
 
     address: AgentId
@@ -60,7 +60,7 @@ class Found:
 # ------------------------------------------------------------------------------------------------------- finding
 
 
-def find(address: AgentId | str) -> Found:
+def find(address: AgentId | str) -> RunnableAgent:
     """The agent for a new run of this address: the registered one, else the newest version of the row. One query.
     Raises AgentNotFoundError when there is none, or it is disabled: its notes, which tracebacks show, name the agents
     that there are. Its text does not: owners of runs read it."""
@@ -71,14 +71,14 @@ def find(address: AgentId | str) -> Found:
     if str(agent_id) in registry._agents:
         if is_disabled(str(agent_id)):
             raise AgentNotFoundError(agent_id, is_disabled=True)
-        return Found(agent_id, access=registry.access_of(agent_id))
+        return RunnableAgent(agent_id, access=registry.access_of(agent_id))
     row = _rows().filter(address=str(agent_id)).values_list("version", "spec", "access").first()
     if row is None:
         raise AgentNotFoundError(agent_id, is_disabled=True) if is_disabled(str(agent_id)) else _missing(agent_id)
-    return Found(agent_id, *row)
+    return RunnableAgent(agent_id, *row)
 
 
-def find_or_list(address: AgentId | str) -> Found:
+def find_or_list(address: AgentId | str) -> RunnableAgent:
     """`find` for the site's own code: the error's text names the agents that there are."""
     try:
         return find(address)
@@ -95,9 +95,9 @@ def _missing(address: AgentId | str) -> AgentNotFoundError:
     return error
 
 
-def in_code(address: AgentId) -> Found | None:
+def in_code(address: AgentId) -> RunnableAgent | None:
     """The registered agent of this address, which may be disabled; None without one."""
-    return Found(address, access=registry.access_of(address)) if str(address) in registry._agents else None
+    return RunnableAgent(address, access=registry.access_of(address)) if str(address) in registry._agents else None
 
 
 def _rows() -> Any:

@@ -34,7 +34,7 @@ def setting(name: str) -> Any:
     return {**DEFAULTS["FILES"], **conf.FILES}[name]
 
 
-def faults(options: Any) -> Iterator[str]:
+def setting_errors(options: Any) -> Iterator[str]:
     """Errors in RAVI["FILES"]."""
     if not isinstance(options, Mapping):
         yield f" is {options!r}, not a dict"

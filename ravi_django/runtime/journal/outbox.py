@@ -17,7 +17,7 @@ from django.dispatch import Signal
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import Event, Message, event_types
-from ravi_django.kernel.event_types import Whose
+from ravi_django.kernel.event_types import Origin
 from ravi_django.kernel.json_values import storable
 from ravi_django.models import AuditRecord, HumanRequest, OutboxEvent, Run, Status
 from ravi_django.runtime.db import clock
@@ -121,7 +121,7 @@ def of_request(request: HumanRequest, became: str, run: Run) -> list[Event]:
     return events
 
 
-def _answered(request: HumanRequest, run: Run, about: Whose) -> Event:
+def _answered(request: HumanRequest, run: Run, about: Origin) -> Event:
     answer = request.answer or {}
     place = (run.id, run.session_id, request.id)
     given = {"action": str(answer.get("action", "")), "by": str(answer.get("by", "")), "tool": request.tool}
@@ -133,7 +133,7 @@ def _answered(request: HumanRequest, run: Run, about: Whose) -> Event:
     return event_types.hitl_denied(*place, reason=str(answer.get("reason") or ""), **given, **about)
 
 
-def _about(run: Run, event_id: str) -> Whose:
+def _about(run: Run, event_id: str) -> Origin:
     return {
         "agent": run.agent,
         "root": _text_of(run.root_id),

@@ -144,7 +144,7 @@ def _as_handed(ctx: RunState, message: Message) -> Message:
     return message.model_copy(update={"metadata": {**message.metadata, HANDED: SHARED}})
 
 
-def _metadata(ctx: RunState, found: specs.Found, task: Message | str | None) -> dict[str, Any]:
+def _metadata(ctx: RunState, found: specs.RunnableAgent, task: Message | str | None) -> dict[str, Any]:
     """The run's metadata, with values for the variables that the target's spec declares: those of the run so far, kept
     for later agents too, and those of the task."""
     metadata: dict[str, Any] = dict(ctx.effects.lease.run.metadata or {})

@@ -45,7 +45,7 @@ def submit_once(
     send: Any = None,
     run_id: UUID | None = None,
     said: Mapping[str, Any] | None = None,
-    find: Callable[[AgentId], specs.Found] = specs.find_or_list,
+    find: Callable[[AgentId], specs.RunnableAgent] = specs.find_or_list,
     on_busy: str = "enqueue",
 ) -> tuple[Run, bool]:
     """`submit` in `lifecycle`, which says more; also returns whether the run is new.

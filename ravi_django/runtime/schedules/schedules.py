@@ -269,7 +269,7 @@ def submit_for(
     tick: datetime | None = None,
     missed: int = 0,
     send: Any = None,
-    agents: dict[str, specs.Found] | None = None,
+    agents: dict[str, specs.RunnableAgent] | None = None,
 ) -> tuple[Run, bool]:
     """The run of a tick, and whether it is new; without a tick always a new run. `send` replaces the dispatch on
     commit; `agents` is a cache of the agents that this sweep has looked up."""
@@ -298,7 +298,7 @@ def check_owner(row: Schedule | Source) -> None:
     _find_for(row.owner, {}, AgentId.parse(row.agent))
 
 
-def _find_for(owner: Any, agents: dict[str, specs.Found], address: AgentId) -> specs.Found:
+def _find_for(owner: Any, agents: dict[str, specs.RunnableAgent], address: AgentId) -> specs.RunnableAgent:
     """Find an agent that the owner may run. Raises AgentNotFoundError and ForbiddenError."""
     if (agent := agents.get(str(address))) is None:
         agent = agents[str(address)] = specs.find(address)

@@ -83,7 +83,7 @@ def tick(limit: int = LIMIT, within_s: float = WITHIN_S) -> list[UUID]:
 
 
 _FAILED = {"action": "tick.failed"}
-Agents = dict[str, specs.Found]
+Agents = dict[str, specs.RunnableAgent]
 
 
 def handle(schedule_id: UUID, room: int, begun: datetime, agents: Agents) -> list[Run]:

@@ -65,15 +65,15 @@ def raise_recorded(row: Recorded | Entry) -> None:
     raise error
 
 
-async def find(ctx: RunState, agent_id: AgentId) -> tuple[specs.Found, KernelError | None]:
+async def find(ctx: RunState, agent_id: AgentId) -> tuple[specs.RunnableAgent, KernelError | None]:
     """The agent to make a run for, or why there is none."""
     try:
         return await ctx.effects.database.call(specs.find, agent_id), None
     except AgentNotFoundError as error:
-        return specs.Found(agent_id), error
+        return specs.RunnableAgent(agent_id), error
 
 
-def metadata_of(ctx: RunState, found: specs.Found, message: Message | str | None) -> dict[str, Any]:
+def metadata_of(ctx: RunState, found: specs.RunnableAgent, message: Message | str | None) -> dict[str, Any]:
     """The metadata of a run that this message starts: values for the variables of its spec."""
     if found.version is None or not isinstance(message, Message):
         return {}
@@ -84,7 +84,7 @@ def metadata_of(ctx: RunState, found: specs.Found, message: Message | str | None
     return {} if given is None else {"variables": storable(given)}
 
 
-def misses_variables(found: specs.Found, metadata: Mapping[str, Any], message: str) -> PermanentError | None:
+def misses_variables(found: specs.RunnableAgent, metadata: Mapping[str, Any], message: str) -> PermanentError | None:
     """The refusal of a run whose metadata lacks a variable of the agent's spec; `message` is what brings them."""
     try:
         found.check_variables(metadata)
