@@ -5,7 +5,8 @@ when an account has something left and nothing reserved. So a budget is overspen
 other calls stay within their reservations.
 
 Only a leased run holds reservations: the end of a lease frees them, and a takeover finds those of a dead worker.
-Accounts are locked last in every transaction, after runs and sessions, in the order of their keys.
+Accounts are locked last in every transaction, after runs and sessions, in the order of their keys. On PostgreSQL the
+statements are our own: with the ORM's a budgeted model call costs 5 ms in place of 1.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ravi_django.db import connection, transaction
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import BudgetAccount, JournalEntry, Reservation, Run, Status
 from ravi_django.runtime.budgets.accounts import UNITS, Account, accounts_of, dollars, states
-from ravi_django.runtime.db import clock
+from ravi_django.runtime.db import clock, postgres
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.lease import Lease
 
@@ -197,8 +198,19 @@ def _released(rows: Iterable[Reservation]) -> _Changes:
 
 def _change(changes: _Changes) -> None:
     for key in sorted(changes):
-        amounts = {name: F(name) + amount for name, amount in changes[key].items()}
-        BudgetAccount.objects.filter(key=key).update(**amounts)
+        by = changes[key]
+        if postgres.in_use():
+            postgres.execute(_CHANGE, [*(str(by[name]) for name in _SUMS), key])
+        else:
+            BudgetAccount.objects.filter(key=key).update(**{name: F(name) + value for name, value in by.items()})
+
+
+_SUMS = tuple(f"{what}_{unit}" for what in ("spent", "reserved") for unit in UNITS.values())
+_CHANGE = (
+    "UPDATE ravi_budgetaccount SET "  # noqa: S608 - of our own names
+    + ", ".join(f"{name} = {name} + %s::{'numeric' if name.endswith('cost') else 'bigint'}" for name in _SUMS)
+    + " WHERE key = %s::text RETURNING key"
+)
 
 
 def _held(row: Reservation) -> dict[str, Any]:
@@ -238,16 +250,33 @@ def _charges(entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
     return charges
 
 
+_ACCOUNT = postgres.columns(BudgetAccount, "account")
+_RESERVATION = postgres.columns(Reservation, "reservation")
+
+
 def hold(lease: Lease) -> bool:
     """Lock the run. Returns False when the lease is lost."""
+    if postgres.in_use():
+        sql = (
+            "SELECT 1 FROM ravi_run WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text"
+            " FOR NO KEY UPDATE"
+        )
+        return bool(postgres.execute(sql, [str(lease.run_id), str(lease.epoch), lease.owner]))
     held = Run.objects.filter(id=lease.run_id, lease_epoch=lease.epoch, lease_owner=lease.owner)
     return bool(held.select_for_update(no_key=True).values_list("id"))
 
 
 def locked(keys: Sequence[str]) -> dict[str, BudgetAccount]:
     """The existing accounts, locked in the order of their keys."""
-    rows = BudgetAccount.objects.select_for_update().filter(key__in=keys).order_by("key")
-    return {row.key: row for row in rows}
+    if postgres.in_use():
+        sql = (
+            f"SELECT {_ACCOUNT} FROM ravi_budgetaccount account"  # noqa: S608 - the names of our own columns
+            " WHERE key IN (SELECT jsonb_array_elements_text(%s::jsonb)) ORDER BY key FOR UPDATE"
+        )
+        found = [postgres.instance(BudgetAccount, row) for row in postgres.execute(sql, [postgres.texts(keys)])]
+    else:
+        found = list(BudgetAccount.objects.select_for_update().filter(key__in=keys).order_by("key"))
+    return {row.key: row for row in found}
 
 
 def is_reserved(lease: Lease, path: str) -> bool:
@@ -256,6 +285,11 @@ def is_reserved(lease: Lease, path: str) -> bool:
 
 def take(lease: Lease, path: str, keys: Sequence[str], tokens: int, cost: Decimal) -> None:
     """Reserve in accounts that are locked."""
+    if postgres.in_use():
+        place = [str(lease.run_id), str(lease.run.generation), path]
+        held = [str(tokens), str(cost), postgres.texts(keys)]
+        postgres.execute(_TAKE, [*held, *place, *held])
+        return
     BudgetAccount.objects.filter(key__in=keys).update(
         reserved_tokens=F("reserved_tokens") + tokens,
         reserved_cost=F("reserved_cost") + cost,
@@ -265,8 +299,27 @@ def take(lease: Lease, path: str, keys: Sequence[str], tokens: int, cost: Decima
     Reservation.objects.create(**where, accounts=list(keys), tokens=tokens, cost=cost)
 
 
+_TAKE = """
+WITH taken AS (
+  UPDATE ravi_budgetaccount SET reserved_tokens = reserved_tokens + %s::bigint,
+    reserved_cost = reserved_cost + %s::numeric, reserved_turns = reserved_turns + 1
+  WHERE key IN (SELECT jsonb_array_elements_text(%s::jsonb))
+)
+INSERT INTO ravi_reservation (run_id, generation, path, tokens, cost, accounts)
+VALUES (%s::uuid, %s::int, %s::text, %s::bigint, %s::numeric, %s::jsonb) RETURNING id"""
+
+
 def release(lease: Lease, paths: Sequence[str] | None) -> list[Reservation]:
     """Delete the reservations of these calls, or with None all of the run; returns them."""
+    if postgres.in_use():
+        rows = postgres.execute(
+            "DELETE FROM ravi_reservation reservation WHERE run_id = %s::uuid"  # noqa: S608 - of our own names
+            " AND (%s::jsonb IS NULL OR (generation = %s::int"
+            " AND path IN (SELECT jsonb_array_elements_text(%s::jsonb))))"
+            f" RETURNING {_RESERVATION}",
+            [str(lease.run_id), postgres.texts(paths), str(lease.run.generation), postgres.texts(paths)],
+        )
+        return [postgres.instance(Reservation, row) for row in rows]
     which = Q() if paths is None else Q(generation=lease.run.generation, path__in=paths)
     reservations = list(Reservation.objects.filter(which, run_id=lease.run_id))
     Reservation.objects.filter(pk__in=[row.pk for row in reservations]).delete()
