@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from django.db.models import Model
 from django.utils import timezone
 
 from ravi_django.kernel import InvalidInputError, LeaseLostError
@@ -80,7 +79,7 @@ async def _consume(effects: Effects, path: str, name: str, found: Any) -> Entry:
     if isinstance(found, int):
         body = await effects.database.call(InboxMessage.objects.values_list("body", flat=True).get, id=found)
         entry = Entry("signal", path, name, result={"payload": announcement(body)}, read_upto=found)
-        await effects.record(entry, partial(consume_signal, signal_id=found, model=InboxMessage))
+        await effects.record(entry, partial(consume_message, message_id=found))
     else:
         entry = Entry("signal", path, name, result={"payload": await payload_of(effects, found)})
         await effects.record(entry, partial(consume_signal, signal_id=found[0]))
@@ -138,8 +137,14 @@ def check_name(name: Any) -> None:
 
 
 @appending
-def consume_signal(lease: Lease, *, signal_id: int, model: type[Model] = Signal) -> None:
-    """Append the row of a wait, and mark the signal or message that ended it."""
-    rows = model._default_manager
-    if not rows.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
+def consume_message(lease: Lease, *, message_id: int) -> None:
+    """Append the row of a wait, and mark the message that ended it."""
+    if not InboxMessage.objects.filter(id=message_id, consumed_at=None).update(consumed_at=clock.now()):
+        raise LeaseLostError(lease.run_id, lease.epoch)
+
+
+@appending
+def consume_signal(lease: Lease, *, signal_id: int) -> None:
+    """Append the row of a wait, and mark the signal that ended it as read."""
+    if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
         raise LeaseLostError(lease.run_id, lease.epoch)

@@ -19,7 +19,7 @@ OWNERS = {
     "FeedItem": "social",
     "Follow": "social",
     "HumanRequest": "lifecycle people runs",
-    "InboxMessage": "lifecycle runs social teams",
+    "InboxMessage": "lease lifecycle runs social teams",
     "JournalEntry": "journal",  # and a fork copies rows inside the database
     "OutboxEvent": "events journal",
     "Publication": "social",
@@ -29,7 +29,7 @@ OWNERS = {
     "Schedule": "schedules",
     "ScheduleTick": "schedules",
     "Session": "runs social",
-    "Signal": "lease lifecycle people runs social sources",
+    "Signal": "lease lifecycle people runs sources",
     "SourceItem": "sources",
     "StickyDecision": "people",
     "Turn": "journal lifecycle",
