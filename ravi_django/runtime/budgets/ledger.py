@@ -273,10 +273,10 @@ def locked(keys: Sequence[str]) -> dict[str, BudgetAccount]:
             f"SELECT {_ACCOUNT} FROM ravi_budgetaccount account"  # noqa: S608 - the names of our own columns
             " WHERE key IN (SELECT jsonb_array_elements_text(%s::jsonb)) ORDER BY key FOR UPDATE"
         )
-        found = [postgres.instance(BudgetAccount, row) for row in postgres.execute(sql, [postgres.texts(keys)])]
+        rows = [postgres.instance(BudgetAccount, row) for row in postgres.execute(sql, [postgres.texts(keys)])]
     else:
-        found = list(BudgetAccount.objects.select_for_update().filter(key__in=keys).order_by("key"))
-    return {row.key: row for row in found}
+        rows = list(BudgetAccount.objects.select_for_update().filter(key__in=keys).order_by("key"))
+    return {row.key: row for row in rows}
 
 
 def is_reserved(lease: Lease, path: str) -> bool:
@@ -286,9 +286,9 @@ def is_reserved(lease: Lease, path: str) -> bool:
 def take(lease: Lease, path: str, keys: Sequence[str], tokens: int, cost: Decimal) -> None:
     """Reserve in accounts that are locked."""
     if postgres.in_use():
-        place = [str(lease.run_id), str(lease.run.generation), path]
+        call_key = [str(lease.run_id), str(lease.run.generation), path]
         held = [str(tokens), str(cost), postgres.texts(keys)]
-        postgres.execute(_TAKE, [*held, *place, *held])
+        postgres.execute(_TAKE, [*held, *call_key, *held])
         return
     BudgetAccount.objects.filter(key__in=keys).update(
         reserved_tokens=F("reserved_tokens") + tokens,
