@@ -230,7 +230,7 @@ def check_claude(said: Sequence[Body]) -> Checker:
 
 def _besides(blocks: list[Body], said: Sequence[Body]) -> list[Body]:
     """The turn without the whole answers in it: providers join neighbours."""
-    for answer in said:
+    for answer in sorted(said, key=len, reverse=True):  # a short one may be a part of another
         for at in range(len(blocks) - len(answer) + 1):
             if answer and blocks[at : at + len(answer)] == answer:
                 return _besides(blocks[:at] + blocks[at + len(answer) :], said)
