@@ -83,7 +83,8 @@ def _of_child(evidence: Evidence, run: Row, read: Row) -> Said | None:
     of_session = {str(each["session_id"]): each for each in evidence.runs if each["parent_id"] is not None}
     tasks = [of_session[session_id] for session_id in known]
     said: Said = []
-    for task in sorted(tasks, key=lambda task: evidence.sessions[str(task["session_id"])]["ended_at"]):
+    tasks.sort(key=lambda task: evidence.sessions[str(task["session_id"])]["ended_at"])
+    for task in tasks[-SESSIONS:]:  # of older ones it reads summaries alone
         if task["status"] != "completed":
             return None
         story = evidence.story(str(task["id"]))
