@@ -19,6 +19,7 @@
 #   make mutants [ARGS="fence"]                         remove each guard in tests/support/guards, and check that its test fails
 #   make mutants ARGS=--all                             … and search for another test where that one is gone or passes
 #   make walks [ARGS=runtime/people]                    the files and functions that three requests enter, by folder
+#   make freeze NAME=0.1.0                             the journals that each later release has to replay
 #   make lint                                           what CI says about the code
 #   make vendor                                         copy the pinned modules of the pages and their tests from npm
 #   make bench [ARGS="--only tree"], make bench-peers   the measurements, ours and beside others
@@ -40,7 +41,7 @@ PYTEST := $(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -
 # Clients in Node, where it is installed.
 CLIENTS := tests/clients/node_modules/assistant-ui.js
 
-.PHONY: help demo test test-crash test-all test-sites test-clients coverage providers test-llm chaos simulate mutants walks lint vendor bench bench-peers soak screenshots clean
+.PHONY: help demo test test-crash test-all test-sites test-clients coverage providers test-llm chaos simulate mutants walks freeze lint vendor bench bench-peers soak screenshots clean
 
 help:
 	@sed -n '/^#/!q; s/^# *//p' Makefile
@@ -114,6 +115,10 @@ mutants:
 walks:
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m tests.walks $(ARGS)
+
+freeze:
+	@$(PY) .ci/install dev
+	@FREEZE=$(NAME) exec $(VENV)/python -m pytest -n 0 -q tests/unit/runtime/test_corpus.py -k test_freeze
 
 lint:
 	@$(PY) .ci/install dev

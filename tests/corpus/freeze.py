@@ -1,4 +1,4 @@
-"""Freeze the journals of this release: `python -m tests.corpus.freeze NAME` writes tests/corpus/journals/NAME/*.json.
+"""Freeze the journals of this release: `make freeze NAME=0.1.0` writes tests/corpus/journals/NAME/*.json.
 
 Run it once for a release, and commit what it writes. Every later release replays all of them.
 """

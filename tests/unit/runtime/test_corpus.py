@@ -1,6 +1,6 @@
 """Journals that earlier releases wrote are replayed by this one, to their end.
 
-To freeze this release's: FREEZE=<release> pytest tests/unit/runtime/test_corpus.py -k freeze
+`make freeze NAME=<release>` freezes this release's.
 """
 
 import asyncio
