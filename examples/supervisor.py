@@ -3,8 +3,8 @@
     python -m examples.supervisor
 
 Between two days it is a row with a time in it. After each week it begins anew with an empty journal
-(`ctx.continue_as_new`), so that the hundredth day replays no more than the first one; what it has to remember, it gives
-itself to carry. `signal(run, "stop")` of `ravi_django` ends it. From the command line a day lasts a second. See
+(`ctx.continue_as_new`), so that the hundredth day replays no more than the first one. `ctx.state` has the reports so
+far. `signal(run, "stop")` of `ravi_django` ends it. From the command line a day lasts a second. See
 `running` for how to start it.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from examples.running import play
 from ravi_django.agents import ReActAgent
-from ravi_django.kernel import Agent, AgentId, ChatModel, DataPayload, Message, RunContext
+from ravi_django.kernel import Agent, AgentId, ChatModel, Message, RunContext
 
 WEEK = 7
 TRIES = 2
@@ -29,14 +29,13 @@ class Supervisor:
     day: timedelta = timedelta(days=1)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        so_far = inbox[0].payload
-        log: list[str] = list(so_far.data["log"]) if isinstance(so_far, DataPayload) else []
+        log: list[str] = ctx.state or []
         for today in range(len(log), min(len(log) + WEEK, self.days)):
             log.append(await self._report(ctx, today))
             if await ctx.sleep_until_signal("stop", until=self.day) is not None:
                 return "\n".join([*log, "stopped"])
         if len(log) < self.days:
-            await ctx.continue_as_new(carry={"log": log})  # never returns
+            await ctx.continue_as_new(log)  # never returns
         return "\n".join(log)
 
     async def _report(self, ctx: RunContext, today: int) -> str:

@@ -27,8 +27,7 @@ class Agent(Protocol):
 
     Optional attributes: `model` (a ChatModel, for `ctx.llm`), `tools` (a ToolRegistry or a list of tools, for
     `ctx.tool`) and `inbox_limit`: the code gets at most so many messages at a time, and fewer large ones. `ctx.receive`
-    gives the others, or the next call of `run`. A generation without a carried message (`ctx.continue_as_new`) gets
-    all.
+    gives the others, or the next call of `run`.
     """
 
     id: AgentId
@@ -105,6 +104,10 @@ class RunContext(Protocol):
 
     @property
     def meta(self) -> RunMeta: ...
+
+    @property
+    def state(self) -> Any:
+        """The JSON that the previous generation gave to `continue_as_new`; None in the first and after a handoff."""
 
     @property
     def idempotency_key(self) -> str:
@@ -313,13 +316,9 @@ class RunContext(Protocol):
 
     def patched(self, name: str) -> bool: ...
 
-    async def continue_as_new(self, *args: Any, unread: Message | None = None, carry: Any = None) -> None:
-        """Begin again with an empty journal. The inbox is `args` (messages, texts or JSON) after the messages that the
-        code did not get. `unread`, one of the messages that it got: this one and later ones are given again. `carry`,
-        one message, text or JSON: given before all others, and to the next generation alone. Never returns.
-
-        Raises InvalidInputError when `unread` is none of them.
-        """
+    async def continue_as_new(self, state: Any = None) -> None:
+        """Begin again with an empty journal. The next generation reads `state` as `ctx.state`, and its inbox has the
+        messages that the code did not get. Never returns. Raises InvalidInputError when `state` is not JSON."""
 
     def scope(self, name: str, *, call_id: str = "") -> AbstractContextManager[None]:
         """Name the place of the calls inside, which their journal paths show."""

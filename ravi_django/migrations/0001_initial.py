@@ -197,6 +197,7 @@ class Migration(migrations.Migration):
                 ('generation', models.IntegerField(default=0)),
                 ('inbox_from', models.BigIntegerField(db_default=0, default=0, help_text="This generation's inbox begins after this message")),
                 ('read_upto', models.BigIntegerField(db_default=0, default=0, help_text='The code was given the messages up to this one, by the journal')),
+                ('state', models.JSONField(blank=True, editable=False, help_text='JSON of the previous generation, see `ctx.continue_as_new`', null=True)),
                 ('turn_from', models.IntegerField(db_default=0, default=0, help_text='The first history turn of this generation')),
                 ('forked_from', models.UUIDField(blank=True, help_text='The run whose journal was copied', null=True)),
                 ('fork_seq', models.BigIntegerField(db_default=0, default=0, help_text='Rows up to here were copied from the run it was forked from')),

@@ -113,6 +113,9 @@ class Run(Owned):
     read_upto = models.BigIntegerField(
         default=0, db_default=0, help_text="The code was given the messages up to this one, by the journal"
     )
+    state = models.JSONField(
+        null=True, blank=True, editable=False, help_text="JSON of the previous generation, see `ctx.continue_as_new`"
+    )
     turn_from = models.IntegerField(default=0, db_default=0, help_text="The first history turn of this generation")
     forked_from = models.UUIDField(null=True, blank=True, help_text="The run whose journal was copied")
     fork_seq = models.BigIntegerField(

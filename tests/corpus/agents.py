@@ -91,11 +91,10 @@ async def an_uncertain_effect(ctx, inbox):
 
 
 async def goes_round(ctx, inbox):
-    (message,) = inbox
-    number = message.payload.data["n"] if hasattr(message.payload, "data") else 0
+    number = ctx.state or 0
     await ctx.tool("fetch", name=str(number))
     if number < 2:
-        await ctx.continue_as_new({"n": number + 1})
+        await ctx.continue_as_new(number + 1)
     await ctx.sleep_until_signal("go")
     return number
 

@@ -88,7 +88,7 @@ runtime.lease.appender: append_repeatable Appender LoopConnection APPENDING_REST
 runtime.lease.caps: Spent Stopwatch tool_caps_time=time
 runtime.lease.claims: claim claim_batch claim_on_postgresql=_claim_postgres claimable heartbeat LEASES_LOCK_S=LOCK_S
 runtime.lease.effects: EFFECTS_REPEAT_S=REPEAT_S LATE_S
-runtime.lease.facts: INBOXES_CARRIED=CARRIED Facts waiting_facts=facts inbox_after leases_load=load load_with_facts
+runtime.lease.facts: Facts waiting_facts=facts inbox_after leases_load=load load_with_facts
     some_after
 runtime.lease.backoff: delay_s
 runtime.lease.gate: gate_datetime=datetime NotDue TEST_GRACE_S TooManyRequests

@@ -7,8 +7,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ravi_django.agents.messages import Instructions, deliver, spec_text, summarize
-from ravi_django.agents.news.items import OURS, OUTSIDE, Item, checked_signal, note_failure, topic_of, wants_answer
-from ravi_django.agents.news.reading import NewsAgent, Reading
+from ravi_django.agents.news.agent import NewsAgent
+from ravi_django.agents.news.items import (
+    OURS,
+    OUTSIDE,
+    Item,
+    checked_signal,
+    is_asked,
+    items_of,
+    note_failure,
+    topic_of,
+)
 from ravi_django.kernel import DataPayload, InvalidInputError, Message, RunContext, TopicId
 
 Handle = Callable[[RunContext, Item, dict[str, Any]], Any | Awaitable[Any]]
@@ -48,15 +57,19 @@ class InformationAgent(NewsAgent):
         self.handle = handle
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
-        reading = Reading(ctx, inbox, self.items_per_generation)
-        await self._read(ctx, reading, reading.messages)
-        if reading.ends:
+        state: dict[str, Any] = ctx.state or {}
+        handled = 0
+        for message in inbox:
+            handled += await self._read(ctx, message, state)
+        if ctx.state is None and is_asked(ctx, inbox):
             return
-        while True:
-            await reading.rest()
+        while handled < self.items_per_generation:
+            ctx.check()
             payload = await ctx.sleep_until_signal(self.source_signal, or_message=True)
-            received = await reading.receive() if payload is None else reading.by_signal(self._as_message(payload))
-            await self._read(ctx, reading, received)
+            received = await ctx.receive() if payload is None else [self._as_message(payload)]
+            for message in received:
+                handled += await self._read(ctx, message, state)
+        await ctx.continue_as_new(state)
 
     async def process(self, ctx: RunContext, item: Item, state: dict[str, Any]) -> Any:
         """The result of an item as JSON; None publishes nothing. Override it for something else than a summary.
@@ -71,17 +84,16 @@ class InformationAgent(NewsAgent):
         summary = await summarize(ctx, item.to_prompt(), instructions=apart, options=self.base_options)
         return {"title": item.title, "url": item.url, "source": item.source, "summary": summary, "text": summary}
 
-    async def _read(self, ctx: RunContext, reading: Reading, messages: list[Message]) -> None:
-        for message in messages:
-            await reading.look(message)
-            ctx.caused_by(message)
-            items = await reading.items_of(message)
-            for place, item in items:
-                await reading.look(message, place)
-                await self._publish(ctx, message, item, reading.state)
-                reading.handled += 1
-            if not items and wants_answer(ctx, message):
-                await ctx.reply(message, None)
+    async def _read(self, ctx: RunContext, message: Message, state: dict[str, Any]) -> int:
+        """Publish the items of a message; returns their number. An empty message counts as one."""
+        ctx.caused_by(message)
+        items = await items_of(ctx, message)
+        for item in items:
+            ctx.check()
+            await self._publish(ctx, message, item, state)
+        if not items and message.reply_to:
+            await ctx.reply(message, None)
+        return len(items) or 1
 
     def _as_message(self, payload: Any) -> Message:
         data = payload if isinstance(payload, dict) else {"text": str(payload)}
@@ -92,13 +104,13 @@ class InformationAgent(NewsAgent):
     async def _publish(self, ctx: RunContext, message: Message, item: Item, state: dict[str, Any]) -> None:
         try:
             result = await self.process(ctx, item, state)
-            if result is not None or wants_answer(ctx, message):
+            if result is not None or message.reply_to:
                 await deliver(ctx, message, result, sender=self.id, output_topic=self.output_topic)
         except OURS:
             raise
         except Exception as error:
             failure = await note_failure(ctx, item, error)
-            if wants_answer(ctx, message):
+            if message.reply_to:
                 await ctx.reply(message, {"error": failure})
 
     def spec(self) -> dict[str, Any]:

@@ -78,12 +78,16 @@ class Item:
         return {"title": self.title or _line(self.text)[:100], "url": self.url, "source": self.source}
 
 
-def items_of(message: Message) -> list[Item]:
-    """The items of a message: a chat message or data is one item, `{"items": […]}` is a digest of several."""
+async def items_of(ctx: RunContext, message: Message) -> list[Item]:
+    """The items of a message, at most MOST: a chat message or data is one item, `{"items": […]}` is a digest of
+    several."""
     topic = str(message.target) if isinstance(message.target, TopicId) else ""
     publication = message.metadata.get("publication") if topic else None
     where = {"topic": topic, "publication": publication if isinstance(publication, str) else ""}
-    return list(_of_message(message, where, DEEP))
+    items = list(_of_message(message, where, DEEP))
+    if len(items) > MOST:
+        await ctx.log(CUT, {**where, "items": len(items), "left_out": len(items) - MOST})
+    return items[:MOST]
 
 
 def _of_message(message: Message, where: dict[str, str], deep: int) -> Iterator[Item]:
@@ -120,6 +124,8 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
+CUT = "feed.cut"
+MOST = 200  # items handled per message; a digest of the fan-out has no more
 FAILED = "feed.failed"
 NEW_ITEM = "new_feed_item"  # the signal that announces a published message
 PER_GENERATION = 20
@@ -142,15 +148,11 @@ async def note_failure(ctx: RunContext, item: Item, error: Exception) -> dict[st
     return words
 
 
-def wants_answer(ctx: RunContext, message: Message) -> bool:
-    return bool(message.reply_to) and message.reply_to != ctx.run_id
-
-
-def is_over(ctx: RunContext, inbox: list[Message]) -> bool:
+def is_asked(ctx: RunContext, inbox: list[Message]) -> bool:
     """Whether this is a child run whose messages are all questions: its caller may wait for the run's end."""
     supervision = ctx.meta.supervision
     is_child = supervision is not None and supervision.parent_id is not None
-    return is_child and bool(inbox) and all(wants_answer(ctx, message) for message in inbox)
+    return is_child and bool(inbox) and all(message.reply_to for message in inbox)
 
 
 def address_of(type: str, key: str, id: AgentId | str | None) -> AgentId:

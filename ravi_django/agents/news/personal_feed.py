@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 from ravi_django.agents.messages import Instructions
+from ravi_django.agents.news.agent import NewsAgent
 from ravi_django.agents.news.curation import CURATED, Verdict, judge, match
-from ravi_django.agents.news.items import NEW_ITEM, OURS, Item, note_failure, topic_of, wants_answer
-from ravi_django.agents.news.reading import NewsAgent, Reading
+from ravi_django.agents.news.items import NEW_ITEM, OURS, Item, is_asked, items_of, note_failure, topic_of
 from ravi_django.kernel import ChatPayload, InvalidInputError, Message, RunContext, TopicId
 from ravi_django.kernel.checks import check_whole, seconds_of
 
@@ -65,23 +65,26 @@ class PersonalFeedAgent(NewsAgent):
         self.every_s = check_whole("every_s", seconds_of(every_s), 0)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
-        reading = Reading(ctx, inbox, self.items_per_generation)
-        is_delivery = bool(reading.messages) and all(message.is_broadcast for message in reading.messages)
-        if reading.is_first and not reading.ends and not is_delivery:
+        state: dict[str, Any] = ctx.state or {}
+        ends = ctx.state is None and is_asked(ctx, inbox)
+        is_delivery = bool(inbox) and all(message.is_broadcast for message in inbox)
+        if ctx.state is None and not ends and not is_delivery:
             for topic in self.follow_topics:
                 await ctx.follow(topic, every_s=self.every_s)
-        for message in reading.messages:
-            await self._take(ctx, reading, message)
-        if reading.ends:
+        handled = 0
+        for message in inbox:
+            handled += await self._read(ctx, message, state)
+        if ends:
             return
-        while True:
-            await reading.rest()
+        while handled < self.items_per_generation:
+            ctx.check()
             payload = await ctx.sleep_until_signal(NEW_ITEM, or_message=True)
             if isinstance(payload, dict) and isinstance(payload.get("preferences"), str):
-                await self._prefer(ctx, reading.state, payload["preferences"])
-            reading.handled += 1
-            for message in await reading.receive():
-                await self._take(ctx, reading, message)
+                await self._prefer(ctx, state, payload["preferences"])
+            handled += 1
+            for message in await ctx.receive():
+                handled += await self._read(ctx, message, state)
+        await ctx.continue_as_new(state)
 
     async def _prefer(self, ctx: RunContext, state: dict[str, Any], words: str) -> None:
         state["preferences"] = words.strip()[:LONGEST]
@@ -95,22 +98,22 @@ class PersonalFeedAgent(NewsAgent):
         said = (state.get("preferences"), metadata.get("preferences"), of_variables, self.preferences)
         return next((words for words in said if isinstance(words, str)), "")[:LONGEST]
 
-    async def _take(self, ctx: RunContext, reading: Reading, message: Message) -> None:
-        await reading.look(message)
+    async def _read(self, ctx: RunContext, message: Message, state: dict[str, Any]) -> int:
+        """Judge the items of a message; returns their number. A message without items counts as one."""
+        ctx.check()
         ctx.caused_by(message)
         if message.sender is None and not message.is_broadcast and isinstance(message.payload, ChatPayload):
             words = _PREFER.match(message.payload.message.text)
             if words is not None:
-                await self._prefer(ctx, reading.state, words[1])
-            reading.handled += 1
-            return
-        found = []
-        for place, item in await reading.items_of(message):
-            await reading.look(message, place)
-            found.append(await self._curate(ctx, item, reading.state))
-            reading.handled += 1
-        if wants_answer(ctx, message):
-            await ctx.reply(message, found[0] if len(found) == 1 else {"items": found})
+                await self._prefer(ctx, state, words[1])
+            return 1
+        curated = []
+        for item in await items_of(ctx, message):
+            ctx.check()
+            curated.append(await self._curate(ctx, item, state))
+        if message.reply_to:
+            await ctx.reply(message, curated[0] if len(curated) == 1 else {"items": curated})
+        return len(curated) or 1
 
     async def _curate(self, ctx: RunContext, item: Item, state: dict[str, Any]) -> dict[str, Any]:
         """Judge an item. Returns the log entry."""

@@ -32,6 +32,7 @@ from ravi_django.kernel import (
     TopicId,
 )
 from ravi_django.kernel.checks import check_span, check_text
+from ravi_django.kernel.json_values import check_json
 from ravi_django.runtime.catalog import registry
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease import inbox, pins, waits
@@ -46,7 +47,6 @@ from ravi_django.runtime.people import approvals, requests, standing
 from ravi_django.runtime.social import calls
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.teams import asks, spawn as children
-from ravi_django.runtime.teams.messages import body_of
 from ravi_django.runtime.tools import call as tool_calls, uncertain
 
 log = logging.getLogger("ravi.context")
@@ -192,14 +192,12 @@ class DurableContext(RunState):
         asked = approvals.checked(tool, arguments, risk=risk, to=to, expires_at=until, **more)
         return await approvals.ask(self, asked)
 
-    async def continue_as_new(self, *args: Any, unread: Message | None = None, carry: Any = None) -> None:
-        messages = tuple(body_of(self, self.agent_id, arg) for arg in args)
-        carries = None if carry is None else body_of(self, self.agent_id, carry)
-        given = len(messages) + (0 if unread is None else inbox.give_back(self, unread))
+    async def continue_as_new(self, state: Any = None) -> None:
+        following = check_json("state", state)
         if self.effects.left_open():  # uncertain effects are decided before the journal starts again
             await uncertain.decide_left(self)
-        depth = as_depth(self.publication_depth, given)
-        await self.effects.end(Stop(Stop.Kind.CONTINUE, messages=messages, carries=carries, depth=depth))
+        depth = as_depth(self.publication_depth)
+        await self.effects.end(Stop(Stop.Kind.CONTINUE, state=following, depth=depth))
 
     def say(self, text: str) -> None:
         """Stream a piece of text; its row is written with the next commit. A replay does not stream it again."""

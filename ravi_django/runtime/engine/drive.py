@@ -173,7 +173,6 @@ class Driver:
             raise settle.NotDrivable(unreadable, block=True) from error
         try:
             inbox = [(place, Message.model_validate(body)) for place, body in loaded.unread.messages]
-            carried = loaded.unread.carried and Message.model_validate(loaded.unread.carried[1])
             pinned_spec(agent, lease.run.agent_version)
             journal = Journal(loaded.journal)
         except DeterminismError as error:
@@ -200,7 +199,7 @@ class Driver:
                 if archived is None or row.finished_at > archived:
                     self.publisher.emit(*frames.durable(effects.outlet.source, row, row.seq))
         effects.begin_with(loaded.unread, limit)
-        rounds = Rounds(effects, inbox, carried)
+        rounds = Rounds(effects, inbox)
         if lease.run.generation and effects.journal.system("@started") is None:
             await self._begin_behind(effects, rounds)
         await self._note_beginning(agent, effects, rounds)

@@ -55,7 +55,6 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
         limit = lease_inbox.limit_of(agent)
         loaded = await database.call(facts.load, lease, limit)
         inbox = [(place, Message.model_validate(body)) for place, body in loaded.unread.messages]
-        carried = loaded.unread.carried and Message.model_validate(loaded.unread.carried[1])
     except (KernelError, ValueError) as error:
         return Verdict(run.id, run.agent, error_of(error))
     effects = _Rehearsal(lease, Journal(loaded.journal), Appender(database))
@@ -63,7 +62,7 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
     before = asyncio.get_running_loop().get_task_factory()
     restore = paths.install(asyncio.get_running_loop()) if before is None else (lambda: None)
     try:
-        story = Story(agent, effects, Rounds(effects, inbox, carried))
+        story = Story(agent, effects, Rounds(effects, inbox))
         story.begin()
         outcome = await story.end()
     finally:

@@ -159,10 +159,8 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
             lease,
             entries,
             turns,
-            messages=outcome.successor.messages,
+            state=outcome.successor.state,
             read_upto=effects.read_upto or 0,
-            drops=effects.carried,
-            carries=outcome.successor.carries,
         )
         return Settled(first, Status.PENDING, [lease.run_id])
     match outcome.status:
@@ -266,7 +264,7 @@ def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: 
     not stored then: the code adds them again."""
     lease = effects.lease
     try:
-        first, hints = generations.write_handoff(lease, entries, turns, handoff=handoff, carried=effects.carried)
+        first, hints = generations.write_handoff(lease, entries, turns, handoff=handoff)
         return Settled(first, Status.PENDING, [*hints, lease.run_id])
     except Occupied:
         words = f"the session has another active run of {handoff.agent}; wait for its end, or answer without it"

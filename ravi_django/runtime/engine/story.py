@@ -168,10 +168,9 @@ def meta_of(lease: Lease, effects: Effects, code: Agent) -> RunMeta:
 class Rounds:
     """Batches of messages: first those that arrived before the run began, then those until the code returned."""
 
-    def __init__(self, effects: Effects, inbox: list[tuple[int, Message]], carried: Message | None = None) -> None:
+    def __init__(self, effects: Effects, inbox: list[tuple[int, Message]]) -> None:
         self._effects = effects
         self._inbox = effects.inbox = inbox
-        self._carried = [] if carried is None else [carried]  # comes before the first batch
         self._number = 0
         self.depth = 0  # of the first batch
 
@@ -185,7 +184,6 @@ class Rounds:
                 row = self._effects.journal.system("@started")
                 started = self.depth if row is None else depth_in(row.result)
                 ctx.publication_depth = max(ctx.publication_depth, started)
-                batch = [*self._carried, *batch]
             prefix = "" if self._number == 1 else f"r{self._number}."
             paths._scope.set(paths.Scope(prefix, branches=scope.branches))
             returned = await chain.run_agent(agent, ctx, batch)

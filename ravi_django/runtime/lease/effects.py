@@ -72,7 +72,6 @@ class Effects(Gate):
         self.read_upto: int | None = None  # the last message that the code was given
         self.inbox_limit: int | None = None  # how many messages of a backlog are read at once
         self.inbox_more = False  # there are messages after those that were read
-        self.carried: int | None = None  # the row of the message that the previous generation has carried
         self.notes: list[Entry] = []  # written with the next commit, in order
         self.turns: list[NewTurn] = []
         self._answer: Entry | None = None  # the last model call
@@ -99,7 +98,6 @@ class Effects(Gate):
 
     def begin_with(self, unread: Inbox, limit: int | None) -> None:
         self.inbox_limit, self.inbox_more = limit, unread.more
-        self.carried = None if unread.carried is None else unread.carried[0]
 
     # ------------------------------------------------------------------------------------------- recall
 

@@ -121,10 +121,6 @@ def _rows(run: Run) -> Iterable[Sequence[Any]]:
 
 _LAST = 2**63 - 1  # the highest id
 Numbered = tuple[int, dict[str, Any]]  # the id of its row, and the message
-
-# The message_id of the message that a generation carries for the next one. A run has at most one, and it comes before
-# all others.
-CARRIED = "ravi:carried"
 AT_ONCE = 16_384  # bytes of a backlog, as they are stored; a larger message comes alone
 
 
@@ -132,28 +128,32 @@ AT_ONCE = 16_384  # bytes of a backlog, as they are stored; a larger message com
 class Inbox:
     messages: list[Numbered] = field(default_factory=list)  # oldest first
     more: bool = False  # there are later ones
-    carried: Numbered | None = None  # by the previous generation
 
 
 def of_generation(run: Run, limit: int | None) -> Inbox:
     """The messages above the run's `inbox_from`: all, or with a `limit` those that the code was given and at most
-    `limit` later ones. A later generation without a carried message may begin with its last message: it gets all."""
-    carried: Numbered | None = None
-    if limit is not None and run.generation:
-        rows = InboxMessage.objects.filter(run_id=run.id, message_id=CARRIED)
-        carried = rows.values_list("id", "body").first()
-    if limit is None or (run.generation and carried is None):
-        found, carried = _messages(run.id, run.inbox_from)
-        return Inbox(found, carried=carried)
-    given, _ = _messages(run.id, run.inbox_from, run.read_upto)
+    `limit` later ones."""
+    if limit is None:
+        return Inbox(inbox_after(run.id, run.inbox_from))
+    given = inbox_after(run.id, run.inbox_from, run.read_upto)
     found, more = some_after(run.id, run.read_upto, limit)
-    return Inbox(given + found, more, carried)
+    return Inbox(given + found, more)
 
 
-def inbox_after(run_id: UUID, after: int) -> list[Numbered]:
-    """The run's messages above an id, oldest first. A statement after the claim's also sees the messages that were
-    delivered while the claim waited for the row. A delivery locks the run first, so ids rise in commit order."""
-    return _messages(run_id, after)[0]
+def inbox_after(run_id: UUID, after: int, upto: int = _LAST) -> list[Numbered]:
+    """The run's messages above an id and up to another, oldest first. A statement after the claim's also sees the
+    messages that were delivered while the claim waited for the row. A delivery locks the run first, so ids rise in
+    commit order."""
+    if upto <= after:
+        return []
+    if postgres.in_use():
+        rows = postgres.execute(
+            "SELECT id, body FROM ravi_inboxmessage"
+            " WHERE run_id = %s::uuid AND id > %s::bigint AND id <= %s::bigint ORDER BY id",
+            [str(run_id), str(after), str(upto)],
+        )
+        return [(number, json.loads(body)) for number, body in rows]
+    return list(_unread(run_id, after).filter(id__lte=upto).values_list("id", "body"))
 
 
 def some_after(run_id: UUID, after: int, limit: int) -> tuple[list[Numbered], bool]:
@@ -166,20 +166,14 @@ def some_after(run_id: UUID, after: int, limit: int) -> tuple[list[Numbered], bo
             # Ordered by run and id, although there is one run: the index of both then gives exactly these rows. With
             # an order by id, a limit may make the planner walk the whole table by its key, or sort all unread rows.
             "   WHERE run_id BETWEEN %(run)s::uuid AND %(run)s::uuid"
-            "   AND (run_id, id) > (%(run)s::uuid, %(after)s::bigint) AND message_id <> %(carried)s::text"
+            "   AND (run_id, id) > (%(run)s::uuid, %(after)s::bigint)"
             "   ORDER BY run_id, id LIMIT %(limit)s::int + 1"
             "  ) mine WINDOW w AS (ORDER BY id)) counted ORDER BY id",
-            {
-                "limit": str(limit),
-                "at_once": str(AT_ONCE),
-                "run": str(run_id),
-                "after": str(after),
-                "carried": CARRIED,
-            },
+            {"limit": str(limit), "at_once": str(AT_ONCE), "run": str(run_id), "after": str(after)},
         )
         found = [(number, json.loads(body)) for number, body in rows if body is not None]
         return found, len(found) < len(rows)
-    unread = _unread(run_id, after).exclude(message_id=CARRIED)
+    unread = _unread(run_id, after)
     place, size, last = 0, 0, after
     for number, length in unread.values_list("id", Length("body"))[: limit + 1]:
         if place == limit or size >= AT_ONCE:
@@ -190,24 +184,6 @@ def some_after(run_id: UUID, after: int, limit: int) -> tuple[list[Numbered], bo
 
 def _unread(run_id: UUID, after: int) -> QuerySet[InboxMessage]:
     return InboxMessage.objects.filter(run_id=run_id, id__gt=after).order_by("id")
-
-
-def _messages(run_id: UUID, after: int, upto: int = _LAST) -> tuple[list[Numbered], Numbered | None]:
-    """The messages above an id and up to another, without the carried one; and that one, if it is among them."""
-    if upto <= after:
-        return [], None
-    if postgres.in_use():
-        found = postgres.execute(
-            "SELECT id, body, message_id = %s::text FROM ravi_inboxmessage"
-            " WHERE run_id = %s::uuid AND id > %s::bigint AND id <= %s::bigint ORDER BY id",
-            [CARRIED, str(run_id), str(after), str(upto)],
-        )
-        rows = [(number, json.loads(body), is_carried) for number, body, is_carried in found]
-    else:
-        unread = _unread(run_id, after).filter(id__lte=upto).values_list("id", "body", "message_id")
-        rows = [(number, body, message_id == CARRIED) for number, body, message_id in unread]
-    carried = next(((number, body) for number, body, is_carried in rows if is_carried), None)
-    return [(number, body) for number, body, is_carried in rows if not is_carried], carried
 
 
 def summaries(lease: Lease) -> set[int]:

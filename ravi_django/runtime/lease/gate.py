@@ -83,8 +83,7 @@ class Stop:
 
     kind: Kind
     error: Exception | None = None
-    messages: tuple[dict[str, Any], ...] = ()  # of CONTINUE: the first messages of the next generation
-    carries: dict[str, Any] | None = None  # of CONTINUE: a message that comes before those
+    state: Any = None  # of CONTINUE: JSON, the `ctx.state` of the next generation
     depth: dict[str, int] = field(default_factory=dict)  # of CONTINUE, see `as_depth` in `lease/inbox.py`
     handoff: Handoff | None = None  # of HANDOFF
 

@@ -98,17 +98,6 @@ def _give(ctx: RunState, upto: int) -> list[Message]:
     return given
 
 
-def give_back(ctx: RunState, message: Message) -> int:
-    """Leave this message and later ones to the next generation; returns their number."""
-    effects, upto = ctx.effects, ctx.effects.read_upto or 0
-    given = [(place, one) for place, one in effects.inbox if place <= upto]
-    same = [place for place, one in given if one is message] or [place for place, one in given if one == message]
-    if not same:
-        raise InvalidInputError("unread is none of the messages that this generation was given", field="unread")
-    effects.read_upto = same[0] - 1
-    return sum(place >= same[0] for place, _ in given)
-
-
 def _check_place(ctx: RunState) -> None:
     """A replay does not run the code of a tool or of a pinned value: messages received there would be given again."""
     scope, task = paths.current(), asyncio.current_task()

@@ -64,6 +64,7 @@ class RunState:
         self.user_id = None if run.owner_id is None else str(run.owner_id)
         self.tenant_id: str = run.tenant
         self.meta = meta
+        self.state: Any = run.state
         self.toolbox = Toolbox.of(getattr(agent, "tools", None))
         self.model: ChatModel | None = getattr(agent, "model", None)
         self.spawn_budget: SpawnBudget | None = getattr(agent, "spawn_budget", None)

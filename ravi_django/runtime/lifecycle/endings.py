@@ -25,7 +25,7 @@ from ravi_django.runtime.journal.append import store_big_values, write_row
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.effects import RETENTION
-from ravi_django.runtime.lease.facts import CARRIED, PEOPLES
+from ravi_django.runtime.lease.facts import PEOPLES
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.people.rows import close_requests, note_closed
@@ -210,8 +210,7 @@ def finish(
 
 
 def _unseen(run: Run) -> bool:
-    unread = InboxMessage.objects.filter(run_id=run.id, id__gt=F("run__read_upto"))
-    return unread.exclude(message_id=CARRIED).exists()
+    return InboxMessage.objects.filter(run_id=run.id, id__gt=F("run__read_upto")).exists()
 
 
 def _end_with(

@@ -28,7 +28,6 @@ from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.append import write_row
 from ravi_django.runtime.journal.entries import GIVE_MESSAGES, Entry
 from ravi_django.runtime.lease import history
-from ravi_django.runtime.lease.facts import CARRIED
 from ravi_django.runtime.lifecycle.copies import as_literal, copy_rows, copy_turns
 from ravi_django.runtime.lifecycle.erasing import check_owned
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
@@ -137,6 +136,7 @@ def write_fork(
             status=Status.PENDING,
             priority=source.priority,
             metadata=source.metadata,
+            state=source.state,
             result_schema=source.result_schema,
             budget=_budget(source),
             deadline=source.deadline if source.deadline and source.deadline > now else None,
@@ -303,32 +303,26 @@ def _first_own_position(source: Run, point: int) -> int:
 
 
 def _copy_inbox(source: Run, new: Run, point: int, first: Message | None) -> None:
-    """Copy this generation's messages that had arrived by then, and the carried one. `first` replaces the first one."""
+    """Copy this generation's messages that had arrived by then. `first` replaces the first one."""
     rows = InboxMessage.objects.filter(run_id=source.id, id__gt=source.inbox_from)
     seen = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, seq__lte=point)
     upto = max(
         seen.aggregate(last=Max("read_upto"))["last"] or 0,
         rows.aggregate(first=Min("id"))["first"] or 0,  # what the run began with
     )
-    came = Q(id__lte=upto) | Q(created_at__lte=_time_of(source, point)) | Q(message_id=CARRIED)
+    came = Q(id__lte=upto) | Q(created_at__lte=_time_of(source, point))
     consumed = f"CASE WHEN id <= {upto} THEN consumed_at END"
     copy_rows(rows.filter(came), {"id": None, "run_id": as_literal(new.id), "consumed_at": consumed})
     copies = InboxMessage.objects.filter(run_id=new.id).order_by("id")
     to_itself = copies.filter(body__reply_to=str(source.id)).iterator(chunk_size=BATCH)
     while batch := list(islice(to_itself, BATCH)):
         for message in batch:
-            message.body = _as_own(message.body, str(source.id), str(new.id))
+            message.body["reply_to"] = str(new.id)
         InboxMessage.objects.bulk_update(batch, ["body"])
     if first is not None:
         beginning = copies[0]
         beginning.body["payload"] = first.model_dump(mode="json")["payload"]
         beginning.save(update_fields=["body"])
-
-
-def _as_own(body: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    """The run's messages to itself, such as a carried one, become the new run's: replies and notes name that one."""
-    notes = {name: new if value == old else value for name, value in (body.get("metadata") or {}).items()}
-    return {**body, "reply_to": new, "metadata": notes}
 
 
 # The copy of the last message up to `{upto}`; none: a message of an earlier generation.

@@ -30,7 +30,6 @@ from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease import paths
-from ravi_django.runtime.lease.facts import CARRIED
 from ravi_django.runtime.lease.gate import HANDOFF, Handoff, Stop, Wait
 from ravi_django.runtime.lease.inbox import as_depth
 from ravi_django.runtime.lease.state import ALONE, RunState
@@ -175,39 +174,25 @@ def continue_as_new(
     entries: Sequence[Entry],
     turns: Sequence[NewTurn] = (),
     *,
-    messages: Sequence[dict[str, Any]],
+    state: Any,
     read_upto: int,
-    drops: int | None = None,
-    carries: dict[str, Any] | None = None,
 ) -> int:
-    """Close the generation and give the run back with an empty journal and `messages` to begin with. Unread messages
-    and signals, open children and asks stay; open requests to people are closed; sums, limits and `seq` continue. An
-    agent that is a row continues with the newest version of its spec.
-
-    `carries` replaces `drops`, the row that this generation was carried.
-    """
+    """Close the generation and give the run back with an empty journal and `state`. Unread messages and signals, open
+    children and asks stay; open requests to people are closed; sums, limits and `seq` continue. An agent that is a row
+    continues with the newest version of its spec."""
     inbox_from = max(lease.run.inbox_from, read_upto)
     for entry in entries[-1:]:
         note_closed(lease.run_id, entry)
 
     def begin(held: set[UUID]) -> None:
-        begun = [("", body) for body in messages]
-        begin_anew(lease, begun, inbox_from, held, drops, carries, **_newest_version(lease.run))
+        begin_anew(lease, inbox_from, held, state=state, **_newest_version(lease.run))
 
     return append_locked(lease, entries, turns, (), begin)
 
 
-def begin_anew(
-    lease: Lease,
-    messages: Sequence[tuple[str, dict[str, Any]]],
-    inbox_from: int,
-    held: set[UUID],
-    drops: int | None = None,
-    carries: dict[str, Any] | None = None,
-    **changes: Any,
-) -> None:
-    """Begin the next generation of a run that the caller's transaction has fenced, with `messages` (name,
-    body), the inbox above `inbox_from`, and `carries`. Raises NotLocked."""
+def begin_anew(lease: Lease, inbox_from: int, held: set[UUID], **changes: Any) -> None:
+    """Begin the next generation of a run that the caller's transaction has fenced, with the inbox above `inbox_from`
+    and `changes` of the run. Raises NotLocked."""
     Run.objects.filter(id=lease.run_id).update(
         generation=F("generation") + 1,
         inbox_from=inbox_from,
@@ -218,15 +203,6 @@ def begin_anew(
         **changes,
     )
     close_requests(lease.run, held)
-    if drops is not None:
-        InboxMessage.objects.filter(id=drops, run_id=lease.run_id).delete()
-    if carries is not None:
-        InboxMessage.objects.create(run=lease.run, message_id=CARRIED, body=carries)
-    InboxMessage.objects.bulk_create(
-        # The body keeps its id, which finds the ask of a reply. The row of a second delivery needs another id.
-        InboxMessage(run=lease.run, message_id=uuid7().hex, name=name, body=body)
-        for name, body in messages
-    )
 
 
 def _newest_version(run: Run) -> dict[str, Any]:
@@ -247,11 +223,10 @@ def write_handoff(
     turns: Sequence[NewTurn] = (),
     *,
     handoff: Handoff,
-    carried: int | None = None,
 ) -> tuple[int, list[UUID]]:
     """Close the generation and give the run back as the other agent's. Unread messages (after the handed-over ones) and
-    signals stay, but not the `carried` message of the generation that ends; sums, limits and `seq` continue. The first
-    agent's children are cancelled, its asks and requests closed. The session's next queued run of it is promoted.
+    signals stay, but not the first agent's state; sums, limits and `seq` continue. The first agent's children are
+    cancelled, its asks and requests closed. The session's next queued run of it is promoted.
 
     Returns the seq of the first row, and the runs to hint. Raises Occupied.
     """
@@ -271,15 +246,19 @@ def write_handoff(
         unread, upto = _unread(run)
         begin_anew(
             lease,
-            [*(("", body) for body in handoff.messages), *unread],
             upto,
             held,
-            drops=carried,
+            state=None,
             agent=handoff.agent,
             agent_version=handoff.version,
             metadata=handoff.metadata,
             crashes=0,
             attempts=0,
+        )
+        InboxMessage.objects.bulk_create(
+            # The body keeps its id, which finds the ask of a reply. The row of a second delivery needs another id.
+            InboxMessage(run=run, message_id=uuid7().hex, name=name, body=body)
+            for name, body in [*(("", body) for body in handoff.messages), *unread]
         )
         Session.objects.filter(id=run.session_id).update(agent=handoff.agent, updated_at=clock.now())
         return first, [*hints, *promote(run), *slots.promote(run.tree_id, held)]
@@ -313,5 +292,5 @@ def _unread(run: Run) -> tuple[list[tuple[str, dict[str, Any]]], int]:
     """The messages that no code was given yet (name, body), and the id of the run's last message. A new delivery waits
     for the run's lock."""
     upto = Run.objects.values_list("read_upto", flat=True).get(id=run.id)
-    rows = list(InboxMessage.objects.filter(run_id=run.id, id__gt=upto).exclude(message_id=CARRIED).order_by("id"))
+    rows = list(InboxMessage.objects.filter(run_id=run.id, id__gt=upto).order_by("id"))
     return [(row.name, row.body) for row in rows], rows[-1].id if rows else upto

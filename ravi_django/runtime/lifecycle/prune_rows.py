@@ -27,7 +27,6 @@ from ravi_django.models.social import FeedItem, Follow, Publication
 from ravi_django.models.sources import Source
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import BLOB_KEY
-from ravi_django.runtime.lease.facts import CARRIED
 from ravi_django.runtime.lease.gate import HANDOFF
 from ravi_django.runtime.lifecycle.generations import CONTINUED
 
@@ -164,8 +163,8 @@ def past_signals(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[Signa
 
 
 def past_messages(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[InboxMessage]:
-    """Messages of earlier generations, except carried ones. A message stays while the same publication may be delivered
-    again through another follow: the row shows that the run has had it."""
+    """Messages of earlier generations. A message stays while the same publication may be delivered again through
+    another follow: the row shows that the run has had it."""
     id_of = When(message_id__regex="^[0-9a-f]{32}$", then=Cast("message_id", UUIDField()))
     rows = InboxMessage.objects.filter(
         run_id__in=run_ids, id__lte=F("run__inbox_from"), created_at__lt=clock.after(-older_than_s)
@@ -177,7 +176,6 @@ def past_messages(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[Inbo
         follow__agent=OuterRef("run__agent"),
         follow__tenant=OuterRef("run__tenant"),
     )
-    rows = rows.exclude(message_id=CARRIED)
     return _behind_the_first(rows).filter(~Exists(under_way), ~Exists(waiting))
 
 

@@ -159,12 +159,6 @@ def id_at(run: Run, path: str) -> str:
     return hashlib.sha256(f"{run.id}:{run.generation}:{path}:message".encode()).hexdigest()[:32]
 
 
-def body_of(ctx: RunState, target: AgentId, value: Any) -> dict[str, Any]:
-    """Any value as a message from this run: a Message as it is, a text as chat, other JSON as data."""
-    made = value if isinstance(value, Message) else Message(target=target, payload=payload_of(value))
-    return filled(ctx, target, made, "")
-
-
 def content_of(message: Message | str | None) -> Any:
     """What a call that sends the message is recognized by on a replay."""
     if message is None:

@@ -142,7 +142,7 @@ def test_a_bad_place_is_refused_and_nothing_is_written():
 def test_an_earlier_generation_is_no_place():
     run = written(result("1"), result("2"))
     lease = leased_again(run)
-    world.continue_as_new(lease, [Entry("run.continued", "@continued.1")], messages=[message("on")], read_upto=0)
+    world.continue_as_new(lease, [Entry("run.continued", "@continued.1")], state=None, read_upto=0)
     run = written(result("1"), run=run)
     with pytest.raises(InvalidInputError, match=r"after_seq 3 is in an earlier generation .* begins with entry 4"):
         quietly(run, 3)

@@ -4,10 +4,11 @@ import pytest
 
 from ravi_django import register, signal
 from ravi_django.conf import conf
-from ravi_django.kernel import AgentId
+from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, InvalidInputError, Message
 from ravi_django.models import JournalEntry, Status, Turn, WorkerProcess
 from ravi_django.testing import journal_of
 from tests.support import world
+from tests.support.arriving import arrive
 from tests.support.runs import CodeAgent, code, drive, every_death, idle, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -62,8 +63,7 @@ def test_log_once_leaves_one_row_however_often_the_code_comes_by(clock, step):
 @pytest.mark.sqlite
 def test_a_run_that_continues_as_new_begins_with_an_empty_journal(clock, step, ran):
     async def story(ctx, inbox):
-        (count,) = texts(inbox)
-        number = 0 if count == "hi" else count["n"]
+        number = ctx.state["n"] if ctx.state else 0
         await ctx.tool("step", name=str(number))
         if number < 3:
             await ctx.continue_as_new({"n": number + 1})
@@ -78,11 +78,44 @@ def test_a_run_that_continues_as_new_begins_with_an_empty_journal(clock, step, r
     assert max(len([row for row in rows if row.generation == number]) for number in range(4)) <= 4
 
 
+def test_state_is_json_and_the_run_does_not_continue_with_another_value():
+    async def story(ctx, inbox):
+        with pytest.raises(InvalidInputError, match="state is not JSON"):
+            await ctx.continue_as_new({"a": object()})
+        return ctx.state
+
+    code(story)
+    run = drive(make_run())
+    assert (run.status, run.generation, run.output) == (Status.COMPLETED, 0, "")
+
+
+def test_another_agent_does_not_get_the_state():
+    states = []
+
+    async def other(ctx, inbox):
+        states.append(ctx.state)
+
+    async def story(ctx, inbox):
+        if ctx.state is None:
+            await ctx.continue_as_new({"n": 1})
+        states.append(ctx.state)
+        await ctx.sleep_until_signal("go", or_message=True)
+        [task] = await ctx.receive()
+        await ctx.handoff("test/other", answers=task)
+
+    code(story)
+    register(CodeAgent(other, key="other"))
+    run = drive(drive(make_run()))
+    arrive(run, "next")
+    idle(run)
+    assert states == [{"n": 1}, {"n": 1}, None]
+
+
 def test_unread_signals_come_along(step):
     async def story(ctx, inbox):
-        if texts(inbox) == ["hi"]:
+        if inbox:
             await ctx.sleep_until_signal("go")
-            await ctx.continue_as_new("second")
+            await ctx.continue_as_new()
         return await ctx.sleep_until_signal("go")
 
     code(story)
@@ -93,16 +126,13 @@ def test_unread_signals_come_along(step):
     assert (run.status, run.output) == (Status.COMPLETED, "2")
 
 
-@pytest.mark.parametrize("by", ["message", "note"])
-def test_a_worker_that_dies_around_it_loses_no_round(clock, step, by):
+def test_a_worker_that_dies_around_it_loses_no_round(clock, step):
     async def story(ctx, inbox):
-        (count,) = texts(inbox)
-        number = 0 if count == "hi" else count["n"]
+        number = ctx.state or 0
         await ctx.tool("step", name=str(number))
         await ctx.tool("step", name=str(number))
         if number < 2:
-            following = {"n": number + 1}
-            await (ctx.continue_as_new(following) if by == "message" else ctx.continue_as_new(carry=following))
+            await ctx.continue_as_new(number + 1)
         return number
 
     def rounds(drive):
@@ -119,9 +149,9 @@ def test_a_worker_that_dies_around_it_loses_no_round(clock, step, by):
 
 def test_a_question_asked_of_the_former_generation_is_answered_by_the_next():
     async def answer(ctx, inbox):
-        if ctx.effects.lease.run.generation == 0:
-            await ctx.continue_as_new(inbox[0])
-        await ctx.reply(inbox[0], "from the next")
+        if ctx.state is None:
+            await ctx.continue_as_new(inbox[0].model_dump(mode="json"))
+        await ctx.reply(Message.model_validate(ctx.state), "from the next")
 
     async def story(ctx, inbox):
         return (await ctx.ask(AgentId("test", "child"), "hello")).result
@@ -140,9 +170,10 @@ def test_history_goes_on_over_generations(clock):
 
     class Endless(ReActAgent):
         async def run(self, ctx, inbox):
-            answer = await super().run(ctx, inbox)
+            again = Message(target=ctx.agent_id, payload=ChatPayload(message=ChatMessage.of("user", "again")))
+            answer = await super().run(ctx, inbox or [again])
             if ctx.effects.lease.run.generation < 2:
-                await ctx.continue_as_new("again")
+                await ctx.continue_as_new()
             return answer
 
     register(Endless("endless", model=ScriptedModel("yes", loop=True), context=ContextConfig(DjangoHistoryProvider())))

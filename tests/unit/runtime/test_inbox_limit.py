@@ -1,16 +1,15 @@
-"""Agents that are given so many messages at a time, and what a generation carries for the next one."""
+"""Agents that are given so many messages at a time."""
 
 from typing import Any
 
 import pytest
 
-from ravi_django import register, signal
-from ravi_django.kernel import InvalidInputError, Message
-from ravi_django.models import InboxMessage, Run, Status
+from ravi_django import signal
+from ravi_django.kernel import Message
+from ravi_django.models import Run, Status
 from ravi_django.testing import FakeClock
 from tests.support.arriving import arrive
-from tests.support.runs import CodeAgent, code, drive, every_death, make_run
-from tests.support.world import INBOXES_CARRIED
+from tests.support.runs import code, drive, every_death, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -89,95 +88,18 @@ def test_what_the_journal_has_given_is_given_again_whatever_the_limit_is_now(clo
     assert rounds[-2:] == [["hi", "1", "2", "3", "4"], ["5", "6", "7", "8"]]
 
 
-def test_a_generation_that_was_carried_nothing_is_given_all() -> None:
-    """What it begins with is behind them."""
+def test_a_generation_begins_with_the_messages_that_the_code_did_not_get() -> None:
     rounds: list[Any] = []
 
     async def story(ctx: Any, inbox: Any) -> None:
-        rounds.append(words(inbox))
-        if len(rounds) == 1:
-            await ctx.continue_as_new({"n": 1})
+        rounds.append([*words(inbox), ctx.state])
+        if len(rounds) < 3:
+            await ctx.continue_as_new(len(rounds))
         await ctx.sleep_until_signal("go")
 
     code(story).inbox_limit = 2  # type: ignore[attr-defined]
     run = waiting(5)
-    drive(run)
-    drive(run)
-
-    assert rounds == [["hi", "1"], ["2", "3", "4", {"n": 1}]]
-
-
-@pytest.mark.sqlite
-def test_it_is_given_before_the_others_and_in_place_of_the_one_before() -> None:
-    rounds: list[Any] = []
-
-    async def story(ctx: Any, inbox: Any) -> Any:
-        rounds.append(words(inbox))
-        if len(rounds) < 3:
-            arrived = {"n": len(rounds)}
-            await ctx.continue_as_new("again", unread=inbox[-1], carry=arrived)
-        if len(rounds) == 3:
-            await ctx.continue_as_new("no more")
-        return "done"
-
-    code(story)
-    run = waiting(2)
-    for _ in range(3):
-        drive(run)
-    assert rounds == [["hi", "1"], [{"n": 1}, "1", "again"], [{"n": 2}, "again", "again"]]
-    assert not InboxMessage.objects.filter(run=run, message_id=INBOXES_CARRIED).exists()
-    drive(run)
-
-    assert rounds[-1] == ["no more"]
-    assert (run.status, run.output) == (Status.COMPLETED, "done")
-
-
-def test_a_run_that_was_woken_may_end_with_it() -> None:
-    """It is no message that somebody still has to be given."""
-
-    async def story(ctx: Any, inbox: Any) -> Any:
-        if inbox[0].payload.kind == "chat":
-            await ctx.continue_as_new(carry={"n": 1})
-        await ctx.sleep_until_signal("go")
-        return words(await ctx.receive())
-
-    code(story)
-    run = drive(make_run())
-    drive(run)
-    signal(run, "go")
-
-    def woken(engine: Any) -> None:
-        append = engine.appender.append
-
-        async def and_once_more(*args: Any) -> Any:
-            found = await append(*args)
-            await engine.database.call(signal, run, "other")
-            return found
-
-        engine.appender.append = and_once_more
-
-    drive(run, setup=woken)
-    assert (run.status, run.output) == (Status.COMPLETED, "[]")
-
-
-def test_it_is_no_message_to_who_is_handed_the_run() -> None:
-    given: list[Any] = []
-
-    async def other(ctx: Any, inbox: Any) -> None:
-        given.append(words(inbox))
-
-    async def story(ctx: Any, inbox: Any) -> None:
-        if words(inbox) == ["hi", "1"]:
-            await ctx.continue_as_new(unread=inbox[1], carry={"n": 1})
-        with pytest.raises(InvalidInputError, match="none of the messages"):
-            await ctx.continue_as_new(unread=inbox[0])
-        await ctx.handoff("test/other")
-
-    code(story)
-    register(CodeAgent(other, key="other"))
-    run = waiting(2)
     for _ in range(3):
         drive(run)
 
-    assert (run.status, given) == (Status.COMPLETED, [["1"]])
-    assert not InboxMessage.objects.filter(run=run, message_id=INBOXES_CARRIED).exists()
+    assert rounds == [["hi", "1", None], ["2", "3", 1], ["4", 2]]

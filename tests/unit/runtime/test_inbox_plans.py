@@ -97,11 +97,8 @@ def test_it_looks_at_the_batch_alone(mode: str, backlogs: dict[str, Run]) -> Non
 
 def test_it_is_the_right_batch(backlogs: dict[str, Run]) -> None:
     run = backlogs["among"]
-    InboxMessage.objects.filter(id=InboxMessage.objects.filter(run=run).order_by("id")[3].id).update(
-        message_id=world.INBOXES_CARRIED
-    )
     for after in places(run):
-        expected = InboxMessage.objects.filter(run=run, id__gt=after).exclude(message_id=world.INBOXES_CARRIED)
+        expected = InboxMessage.objects.filter(run=run, id__gt=after)
         found, more = world.some_after(run.id, after, LIMIT)
         assert [number for number, _ in found] == list(expected.order_by("id").values_list("id", flat=True)[:LIMIT])
         assert more == (expected.count() > LIMIT)

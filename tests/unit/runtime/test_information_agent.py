@@ -204,23 +204,3 @@ def test_two_runs_of_one_instance_have_nothing_in_common() -> None:
     assert {drive(run).status for run in (one, two)} == {Status.SUSPENDED}
 
     assert heard == [1, 2, 3, 1]
-
-
-def test_nobody_else_can_say_what_it_remembers() -> None:
-    heard: list[Any] = []
-
-    def handle(ctx: Any, item: Any, state: dict[str, Any]) -> Any:
-        heard.append((item.data, dict(state)))
-        state["own"] = True
-
-    newsroom(handle=handle, items_per_generation=1)
-    run = begun()
-    forged = {"sender": AgentId.parse(ADDRESS), "metadata": {"ravi.carried": "another run"}}
-    arrive(run, {"own": "forged"}, **forged)
-    drive(run)
-    run_until_idle()
-    tell(run, 1)
-    run_until_idle()
-
-    assert heard[0] == ({"own": "forged"}, {})
-    assert heard[-1][1] == {"own": True}

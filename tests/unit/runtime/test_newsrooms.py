@@ -1,4 +1,4 @@
-"""What newsrooms read: bursts, backlogs in parts with one note of what came before, large messages, and circles."""
+"""What newsrooms read: bursts, backlogs in parts with a state, and large messages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,12 +67,6 @@ def idle(run: Run) -> Run:
     return run
 
 
-def carried(run: Run) -> list[InboxMessage]:
-    """All that earlier generations have left for later ones."""
-    rows = InboxMessage.objects.filter(run=run, id__gt=run.inbox_from)
-    return [row for row in rows if "ravi.carried" in row.body["metadata"]]
-
-
 @contextmanager
 def loads() -> Iterator[list[int]]:
     """How many messages each look at the inbox has read."""
@@ -137,7 +131,7 @@ def test_a_backlog_costs_in_proportion_to_its_length(address: str) -> None:
             publish(run, digest(5, start=5 * number))
         with loads() as found:
             idle(run)
-        assert (heard(run), run.generation) == (titles(5 * count), count)
+        assert (heard(run), run.generation) == (titles(5 * count), count // 5)
         read[count], most = sum(found), max(most, *found)
 
     assert most <= 5 + 1, "so many, and the one that its run began on"
@@ -155,23 +149,6 @@ def test_a_message_of_many_bytes_is_read_alone(size: int) -> None:
         idle(run)
     assert heard(run) == titles(120)
     assert max(found[1:]) > 3 if size == 1 else max(found[1:]) == 1
-
-
-def test_what_is_left_of_a_generation_is_one_note() -> None:
-    reads(most=2)
-    run = begun(NEWS)
-    for number in range(6):
-        publish(run, digest(4, start=4 * number))
-    left = []
-    while run.status != Status.SUSPENDED or run.generation < 12:
-        drive(run)
-        left.append(len(carried(run)))
-        (kept,) = InboxMessage.objects.filter(run=run, message_id=world.INBOXES_CARRIED)
-        rows = JournalEntry.objects.filter(run=run, name=HEARD, generation__lt=run.generation)
-        assert kept.body["payload"]["data"] == {"seen": rows.count()}
-
-    assert left and set(left) == {1}
-    assert InboxMessage.objects.filter(run=run).count() == 1 + 6 + 1, "what it began on, what came, and the note"
 
 
 @pytest.mark.parametrize("by", ["message", "signal"])
@@ -198,7 +175,6 @@ def test_whatever_dies_none_is_lost_and_none_comes_twice(by: str, clock: FakeClo
         assert [seen for _, seen in found] == [1, 2, 3, 4, 5, 6], "with its memory"
         assert (found == [[title, n] for n, title in enumerate(titles(6), 1)]) or by == "signal", "in order"
         assert sorted(title for title, _ in found) == titles(6)
-        assert len(carried(run)) == 1
 
 
 def test_messages_and_signals_without_each_other_are_read_to_the_last_one() -> None:
@@ -216,36 +192,12 @@ def test_messages_and_signals_without_each_other_are_read_to_the_last_one() -> N
     assert [found["preferences"] for found in logged(run, "feed.preferences")] == [f"number {n}" for n in range(10)]
 
 
-def test_a_run_of_before_goes_on_where_it_was(clock: FakeClock) -> None:
-    """Its notes are behind the unread messages, one for each generation."""
-    reads(most=4)
-    own = AgentId.parse(NEWS)
-
-    def story(drive: Any) -> Run:
-        run = make_run(NEWS)
-        InboxMessage.objects.filter(run=run).delete()
-        publish(run, digest(9), woken=False)
-        for number in range(5):
-            publish(run, digest(1, start=9 + number), woken=False)
-        for seen in (2, 4):  # each of them at the place that it had come to
-            metadata = {"ravi.carried": str(run.id), "ravi.place": seen}
-            arrive(run, Message(target=own, sender=own, payload=DataPayload(data={"seen": seen}), metadata=metadata))
-        Run.objects.filter(id=run.id).update(generation=2)
-        while drive(run).status == Status.PENDING:
-            pass
-        return run
-
-    for run, _ in every_death(clock, story):
-        assert logged(run, HEARD) == [[f"Item {number}", number + 1] for number in range(4, 14)]
-        assert (run.status, run.error) == (Status.SUSPENDED, None)
-
-
 # ------------------------------------------------------------------------------------------- large messages
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("address", "by"), [(NEWS, "message"), (NEWS, "signal"), (MINE, "message")])
-def test_a_message_of_thousands_is_cut_and_read_in_parts(address: str, by: str) -> None:
+def test_a_message_of_thousands_is_cut_and_ends_a_generation(address: str, by: str) -> None:
     reads(address)
     run = begun(address)
     for data in (digest(2000), {"title": "behind"}):
@@ -255,9 +207,8 @@ def test_a_message_of_thousands_is_cut_and_read_in_parts(address: str, by: str) 
             signal(run.id, "new_source_item", data)
     idle(run)
 
-    assert (heard(run), run.generation) == ([*titles(200), "behind"], 10)
+    assert (heard(run), run.generation) == ([*titles(200), "behind"], 1)
     assert [(found["items"], found["left_out"]) for found in logged(run, "feed.cut")] == [(2000, 1800)]
-    assert most_rows(run) <= 3 * 20 + 10
 
 
 def test_an_answer_is_not_torn_apart() -> None:

@@ -22,7 +22,6 @@ from tests.support.runs import (
     in_background,
     leased,
     make_run,
-    message,
     on_postgresql,
     somebody_waits_for_a_lock,
     until,
@@ -214,7 +213,7 @@ def generations(clock, run):
         lease = leased(run)
         world.append(lease, [Entry("tool.call", "1", "t")])
         if place < 2:
-            world.continue_as_new(lease, [Entry("run.continued", "@on")], messages=[message("on")], read_upto=0)
+            world.continue_as_new(lease, [Entry("run.continued", "@on")], state=None, read_upto=0)
             clock.advance(10 * DAY)
     return run
 

@@ -10,8 +10,8 @@ from ravi_django import register
 from ravi_django.models import FeedItem, InboxMessage, JournalEntry, Publication, Signal, Status
 from tests.support import feeds, world
 from tests.support.arriving import arrive
-from tests.support.runs import CodeAgent, leased, make_run, message
-from tests.support.world import INBOXES_CARRIED, Entry
+from tests.support.runs import CodeAgent, leased, make_run
+from tests.support.world import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,7 +25,7 @@ def begun_anew(run=None):
     arrive(run, "one more")
     lease = leased(run)
     upto = InboxMessage.objects.filter(run=run).order_by("id").last().id
-    world.continue_as_new(lease, [Entry("run.continued", "@on")], messages=[message("on")], read_upto=upto)
+    world.continue_as_new(lease, [Entry("run.continued", "@on")], state=None, read_upto=upto)
     run.refresh_from_db()
     return run
 
@@ -43,9 +43,9 @@ def test_what_earlier_generations_were_given_goes_and_what_the_run_was_asked_sta
     assert world.prune(JOURNAL)["inbox"] == 0
     clock.advance(1)
     assert world.prune(JOURNAL, dry_run=True)["inbox"] == 1
-    assert texts(run) == ["hi", "one more", "on", "unread"]
+    assert texts(run) == ["hi", "one more", "unread"]
     assert world.prune(JOURNAL)["inbox"] == 1
-    assert texts(run) == ["hi", "on", "unread"]
+    assert texts(run) == ["hi", "unread"]
 
 
 def test_signals_that_were_read_long_ago_go(clock):
@@ -61,15 +61,6 @@ def test_signals_that_were_read_long_ago_go(clock):
     assert world.prune(JOURNAL, dry_run=True)["signals"] == 1
     assert world.prune(JOURNAL)["signals"] == 1
     assert set(Signal.objects.values_list("name", flat=True)) == {"just read", "unread", "wakes nobody yet"}
-
-
-def test_what_is_carried_for_the_next_generation_stays(clock):
-    run = make_run()
-    InboxMessage.objects.create(run=run, message_id=INBOXES_CARRIED, body=message("carried"))
-    begun_anew(run)
-    clock.advance(11 * DAY)
-    assert world.prune(JOURNAL)["inbox"] == 1
-    assert texts(run) == ["hi", "carried", "on"]
 
 
 @pytest.fixture
@@ -169,4 +160,4 @@ def test_a_dry_run_counts_an_ended_runs_earlier_generations_once(clock):
     clock.advance(11 * DAY)
     would = world.prune(JOURNAL, dry_run=True)
     assert would == world.prune(JOURNAL)
-    assert (would["inbox"], would["signals"]) == (3, 1)
+    assert (would["inbox"], would["signals"]) == (2, 1)

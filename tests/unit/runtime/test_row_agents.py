@@ -213,7 +213,7 @@ def test_a_new_generation_takes_the_newest_version_of_a_row(helper, version, the
     run = make_run(ADDRESS, agent_version=version)
     if gone:
         Agent.objects.all().delete()
-    world.continue_as_new(leased(run), [], messages=[message("go on", ADDRESS)], read_upto=0)
+    world.continue_as_new(leased(run), [], state=None, read_upto=0)
     run.refresh_from_db()
     assert (run.generation, run.agent_version) == (1, then)
 

@@ -232,7 +232,7 @@ def _blocked_though_to_be_cancelled(run):
         (_blocked_though_to_be_cancelled, 0),
         (lambda run: world.requeue(leased(run)), 0),
         (lambda run: world.requeue(leased(run), delay_s=45), 45),
-        (lambda run: world.continue_as_new(leased(run), [], messages=[], read_upto=0), 0),
+        (lambda run: world.continue_as_new(leased(run), [], state=None, read_upto=0), 0),
     ],
 )
 def test_each_way_of_becoming_ready_gives_the_head_start_of_the_priority(clock, becomes_ready, after_s):

@@ -256,13 +256,13 @@ def test_a_run_of_many_generations_keeps_the_frames_of_the_last_two(
     read: Frames = []  # by a client that keeps up
 
     async def story(ctx: Any, inbox: Any) -> str:
-        number = int(inbox[0].payload.message.text.replace("hi", "0"))
+        number = ctx.state or 0
         for _ in range(10):
             await ctx.tool("step", name=str(number))
         await ctx.effects.outlet.publisher.sent(str(ctx.run_id))
         kept.append(len(await asyncio.to_thread(frames)))
         if number < 6:
-            await ctx.continue_as_new(str(number + 1))
+            await ctx.continue_as_new(number + 1)
         return "done"
 
     def frames() -> Frames:

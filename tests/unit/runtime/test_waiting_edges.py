@@ -257,7 +257,7 @@ def test_an_undecided_effect_is_decided_before_a_new_generation_begins(clock):
             return "second"
         task = asyncio.create_task(ctx.tool("pay"))
         await ctx.sleep_until_signal("go")
-        await ctx.continue_as_new("again")
+        await ctx.continue_as_new()
         await task
 
     code(story, tools=[pay])
@@ -283,7 +283,7 @@ def test_a_reply_to_the_former_generation_is_a_message_to_the_present_one():
         if not ctx.effects.lease.run.generation:
             task = asyncio.create_task(ctx.ask(CHILD, "q"))
             await ctx.sleep_until_signal("go")
-            await ctx.continue_as_new("again")
+            await ctx.continue_as_new()
             await task
         seen.append([getattr(one.payload, "data", None) for one in inbox])
         await ctx.sleep_until_signal("done")
