@@ -37,7 +37,7 @@ from ravi_django.runtime.lifecycle.personal import TABLES, Scope, all_of, trees_
 from ravi_django.runtime.runs import waking, workers
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.buffer import get_buffer
-from ravi_django.runtime.streams.hidden import MARK, WORDS
+from ravi_django.runtime.streams.hidden import HIDDEN_TEXT, MARK
 
 
 def connect() -> None:
@@ -278,7 +278,7 @@ class Hiding:
         data = event["body"].get("data") or {}
         if data.get("request") not in self._requests:
             return event
-        data = {name: WORDS if name in ("text", "reason") else value for name, value in data.items()}
+        data = {name: HIDDEN_TEXT if name in ("text", "reason") else value for name, value in data.items()}
         return {**event, "body": {**event["body"], "data": data}, MARK: True}
 
 
