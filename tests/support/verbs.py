@@ -193,7 +193,7 @@ runtime.streams.frames: in_utc
 runtime.streams.buffer: DatabaseBuffer
 runtime.streams.valkey: BUFFER_VALKEY_POLL_S=POLL_S ENDED_TTL_S FRAMES_TTL_S=TTL_S ValkeyBuffer
 runtime.teams.ask_rows: asking_deliver=deliver deliver_to_agent asking_lock=lock open_ask reply time_out_ask
-runtime.teams.board: board_add=add board_last_number=_last_number MAX_ALL MAX_TASKS Place board_shown=shown
+runtime.teams.board: board_add=add board_last_number=_last_number MAX_ALL MAX_TASKS BoardKey board_as_json=as_json
     board_update=update
 runtime.teams.slots: slots_promote=promote
 runtime.teams.spawn: make_child spawn=write_spawn Spawning

@@ -16,7 +16,7 @@ TO_DO = {
         for name in "agents agui decide exchange follows openai requests responses runs sessions".split()
     ),
     *(f"runtime/{name}" for name in "engine journal lease lifecycle model_calls people".split()),
-    *(f"runtime/{name}" for name in "runs teams tools".split()),
+    *(f"runtime/{name}" for name in "runs tools".split()),
 }
 ALLOWED = {
     "api/filters.py: mine",  # a parameter of REST

@@ -111,8 +111,8 @@ def board_list(ctx: RunContext, all_agents: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _place(ctx: RunContext) -> board.Place:
-    return board.place_of(cast(RunState, ctx).effects.lease.run)
+def _place(ctx: RunContext) -> board.BoardKey:
+    return board.board_key(cast(RunState, ctx).effects.lease.run)
 
 
 def _line(task: BoardTask) -> str:
@@ -120,7 +120,7 @@ def _line(task: BoardTask) -> str:
 
 
 def _changed(task: BoardTask, what: str) -> ToolExecutionResult:
-    return ToolExecutionResult(content=[TextBlock(text=f"Task {what}: {_line(task)}")], board=board.shown(task))
+    return ToolExecutionResult(content=[TextBlock(text=f"Task {what}: {_line(task)}")], board=board.as_json(task))
 
 
 def _refused(error: Exception) -> ToolExecutionResult:
