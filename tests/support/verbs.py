@@ -115,7 +115,7 @@ runtime.lifecycle.retry: retry store_retry=write_retry
 runtime.middleware.audit_log: audit_log_write_audit=write_audit
 runtime.middleware.response_cache: TIMEOUT_S
 runtime.model_calls.admission: RESERVE_TOKENS budgets_estimate=_estimate budgets_forget=forget budgets_largest=_largest
-runtime.model_calls.call: prices_faults=faults
+runtime.model_calls.call: prices_errors=setting_errors
 runtime.people.site_rules: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
 runtime.people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_resolve=resolve
 runtime.people.standing: decisions_decided=decided decisions_told=as_decision
@@ -200,7 +200,7 @@ runtime.teams.spawn: make_child spawn=write_spawn Spawning
 runtime.tools.builtin.ask_human: AskHumanTool
 runtime.tools.builtin.board: TaskBoard
 runtime.tools.builtin.queryset: QuerysetTool
-runtime.tools.builtin.read_result: results_aligned=_aligned results_blob=_blob results_found=_found MAX_FOUND
+runtime.tools.builtin.read_result: results_aligned=_aligned results_blob=_blob results_matches=_matches MAX_FOUND
     results_part=_part ReadResultTool RESULTS_STEP=_STEP
 runtime.tools.call: may_be_late=_may_be_late
 runtime.tools.pauses: MAX_PAUSES

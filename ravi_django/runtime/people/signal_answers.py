@@ -22,7 +22,7 @@ from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.people import answers
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.checks import scope_of
-from ravi_django.runtime.runs.signals import Sent, send_signal, signal, wake
+from ravi_django.runtime.runs.signals import SentSignal, send_signal, signal, wake
 
 _ANSWER = frozenset({"action", "text", "values", "arguments", "reason", "sticky"})
 _OF_REQUEST = "hitl:"  # and the request's id
@@ -79,7 +79,7 @@ def _send(run: Run, name: str, payload: Any, by: Any, key: str = "") -> bool:
     return False
 
 
-def _send_unless_asked(run_id: UUID, name: str, payload: Any, key: str) -> Sent | UUID:
+def _send_unless_asked(run_id: UUID, name: str, payload: Any, key: str) -> SentSignal | UUID:
     """Send the signal. If the run has a question of this name, return the question's id instead; an open one first.
 
     The run is locked: a question that is opened meanwhile finds the signal, or this finds the question.

@@ -15,8 +15,7 @@ TO_DO = {
         f"api/{name}.py"
         for name in "agents agui decide exchange follows openai requests responses runs sessions".split()
     ),
-    *(f"runtime/{name}" for name in "engine journal lease lifecycle model_calls people".split()),
-    *(f"runtime/{name}" for name in "runs tools".split()),
+    *(f"runtime/{name}" for name in "engine journal lease lifecycle people".split()),
 }
 ALLOWED = {
     "api/filters.py: mine",  # a parameter of REST
