@@ -136,10 +136,10 @@ def _origins() -> list[str]:
 
 def _people() -> list[CheckMessage]:
     """Settings of requests to people."""
-    from ravi_django.runtime.people.site_rules import faults
+    from ravi_django.runtime.people.site_rules import setting_errors
 
     hint = 'ADDRESSEES = {"approval": {"refund": [("group:finance", 4 * 3600), "group:directors"], "*": "staff"}}.'
-    found = _each("ADDRESSEES", faults(conf.ADDRESSEES), hint, "ravi.E012")
+    found = _each("ADDRESSEES", setting_errors(conf.ADDRESSEES), hint, "ravi.E012")
     for name, takes in (("MAY_ANSWER", "(user, request)"), ("TENANT_OF", "(user)"), ("LANGUAGE_OF", "(user)")):
         given, why = getattr(conf, name), ""
         try:

@@ -118,7 +118,7 @@ runtime.model_calls.admission: RESERVE_TOKENS budgets_estimate=_estimate budgets
 runtime.model_calls.call: prices_errors=setting_errors
 runtime.people.site_rules: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
 runtime.people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_resolve=resolve
-runtime.people.standing: decisions_decided=decided decisions_told=as_decision
+runtime.people.sticky: decisions_decided=decided decisions_told=as_decision
 runtime.people.escalation: due_to_escalate escalate
 runtime.people.figures: sla_figures=figures SLA_GROUPS=GROUPS
 runtime.people.mail: claim_mail=claim parts_of mark_written token_of LINKS_TRIES=TRIES links_unwritten=unwritten
@@ -127,12 +127,12 @@ runtime.people.mail: MAIL_BATCH=BATCH mail_connection=_connection mail_hint=hint
     mail_sweep=sweep title_of
 runtime.people.records: records_record=record records_notify=notify
 runtime.people.requests: begin_anew requests_new=new place_first
-runtime.people.rights: answerable people_candidates=candidates people_check=check could_answer why_not
-    means_somebody open_among people_visible=visible
+runtime.people.rights: answerable people_candidates=candidates people_check=check may_answer_unsaved
+    has_recipient open_among rights_refusal=refusal people_visible=visible
 runtime.people.rows: answer_request expire_request people_forget_earlier=forget_earlier open_request write_request
 runtime.people.signal_answers: replies_send=send
 runtime.people.site_rules: site_rules_addressees=addressees
-runtime.people.standing: standing_revoke=revoke revoke_standing standing
+runtime.people.sticky: sticky_revoke=revoke revoke_sticky find_sticky
 runtime.people.top_ups: answer_top_up open_top_up pending_top_up
 runtime.rollups.counting: rollups_count=count rollups_sweep=sweep
 runtime.rollups.reading: read_dashboard=read DashboardTimes=Times Wanted

@@ -52,8 +52,8 @@ def send(run: Run, name: str, payload: Any = None, *, by: Any, idempotency_key: 
         _lock(run.id)  # a repeat waits for the first
         known = Signal.objects.filter(run_id=run.id, key=key).values_list("name", "payload").first()
         if known not in (None, (name, payload)):
-            words = f"this idempotency key belongs to another signal to run {run.id}; use a new key"
-            raise IdempotencyMismatchError(words)
+            message = f"this idempotency key belongs to another signal to run {run.id}; use a new key"
+            raise IdempotencyMismatchError(message)
         if known is None and _send(run, name, payload, by, key):  # consumed: no wait takes it
             Signal.objects.create(run_id=run.id, name=name, payload=payload, key=key, consumed_at=clock.now())
 
@@ -87,8 +87,8 @@ def _send_unless_asked(run_id: UUID, name: str, payload: Any, key: str) -> SentS
     with transaction.atomic():
         _lock(run_id)
         named = HumanRequest.objects.filter(run_id=run_id, signal=name).order_by("created_at", "id")
-        found = named.filter(status=HumanRequest.Status.PENDING).first() or named.last()
-        return found.id if found else send_signal(run_id, name, payload, key or _key(uuid4().hex))
+        question = named.filter(status=HumanRequest.Status.PENDING).first() or named.last()
+        return question.id if question else send_signal(run_id, name, payload, key or _key(uuid4().hex))
 
 
 def _by_id(run: Run, name: str) -> UUID | None:

@@ -118,7 +118,7 @@ async def outcome(ctx: RunState, entry: Entry, pause: Pause) -> HumanInput | Too
 
 async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
     effects, attempt = ctx.effects, int(pause["attempt"])
-    closed_path = f"@closed{requests.place_of(entry.path, attempt)}"
+    closed_path = f"@closed{requests.journal_path(entry.path, attempt)}"
     if (known := effects.journal.system(closed_path)) is not None:
         return dict(known.result["answer"])
 
@@ -202,7 +202,7 @@ def _for_input(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForInpu
         )
     request = _request(ctx, row, pause)
     row.result["pause"] = "input"
-    opened = Entry("request.opened", requests.place_of(row.path, row.attempt), "input")
+    opened = Entry("request.opened", requests.journal_path(row.path, row.attempt), "input")
     ctx.effects.entangled = True  # before the commit, which may stand although this task is cancelled
     return Closing(row.result, [row, opened], partial(people_rows.open_request, request=request), lambda: None, request)
 
