@@ -59,7 +59,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     from ravi_django.runtime.files.media import largest_call
     from ravi_django.runtime.lifecycle.prune import retention
     from ravi_django.runtime.middleware.chain import of_site
-    from ravi_django.runtime.model_calls.call import faults
+    from ravi_django.runtime.model_calls.call import setting_errors
 
     found: list[CheckMessage] = [
         Error(
@@ -86,7 +86,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     if conf.CACHE_ALIAS not in settings.CACHES:
         found.append(_wrong("CACHE_ALIAS", f"CACHES has {', '.join(sorted(settings.CACHES))}.", "ravi.E008"))
     hint = 'PRICES = {"gpt-4o*": {"input_cost_per_token": 2.5e-06, "output_cost_per_token": 1e-05}}: dollars a token.'
-    found += _each("PRICES", faults(conf.PRICES), hint, "ravi.E007")
+    found += _each("PRICES", setting_errors(conf.PRICES), hint, "ravi.E007")
     hint = 'MODELS = ["openai/gpt-4o*", "ollama/llama3"]: names and patterns; None allows models of known hosts.'
     found += _each("MODELS", faults_of_models(conf.MODELS), hint, "ravi.E037")
     hint = 'DAILY_BUDGETS = {"user": {"max_tokens": 1000000}, "tenant": {"max_cost_usd": 50, "max_turns": 10000}}.'
@@ -136,10 +136,10 @@ def _origins() -> list[str]:
 
 def _people() -> list[CheckMessage]:
     """Settings of requests to people."""
-    from ravi_django.runtime.people.site_rules import faults
+    from ravi_django.runtime.people.site_rules import setting_errors
 
     hint = 'ADDRESSEES = {"approval": {"refund": [("group:finance", 4 * 3600), "group:directors"], "*": "staff"}}.'
-    found = _each("ADDRESSEES", faults(conf.ADDRESSEES), hint, "ravi.E012")
+    found = _each("ADDRESSEES", setting_errors(conf.ADDRESSEES), hint, "ravi.E012")
     for name, takes in (("MAY_ANSWER", "(user, request)"), ("TENANT_OF", "(user)"), ("LANGUAGE_OF", "(user)")):
         given, why = getattr(conf, name), ""
         try:

@@ -94,7 +94,7 @@ class DecisionPages(InspectAdmin):
         return [path("<path:object_id>/reassign/", view, name="ravi_humanrequest_reassign"), *super().get_urls()]
 
     def _decide(self, request: HttpRequest, asked: HumanRequest) -> HttpResponse:
-        if refusal := rights.why_not(request.user, asked):
+        if refusal := rights.refusal(request.user, asked):
             raise PermissionDenied(refusal)
         form = DecisionForm(asked, request.POST, PREFIX)
         if asked.status != HumanRequest.Status.PENDING:
@@ -148,7 +148,7 @@ class DecisionPages(InspectAdmin):
         status: int = 200,
     ) -> HttpResponse:
         is_pending = asked.status == HumanRequest.Status.PENDING
-        why_not = rights.why_not(request.user, asked)
+        why_not = rights.refusal(request.user, asked)
         open_to_me = is_pending and not why_not
         form, reassign = form or DecisionForm(asked, prefix=PREFIX), reassign or ReassignForm(asked)
         for shown in (form, reassign):

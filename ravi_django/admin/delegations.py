@@ -20,7 +20,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 from ravi_django.admin.base import InspectAdmin, LiveAdmin, column, may_name, users_of
 from ravi_django.models import Delegation, HumanRequest, StickyDecision
 from ravi_django.pages import show
-from ravi_django.runtime.people import rights, standing
+from ravi_django.runtime.people import rights, sticky
 from ravi_django.runtime.people.site_rules import active_users
 from ravi_django.users import has
 
@@ -200,8 +200,8 @@ class StickyDecisionAdmin(InspectAdmin):
 
     @admin.action(description=_("Revoke selected decisions"), permissions=["revoke"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[StickyDecision]) -> None:
-        mine = standing.revocable(request.user).filter(pk__in=queryset.values("pk"))
-        revoked = standing.revoke(list(mine), by=request.user)
+        mine = sticky.revocable(request.user).filter(pk__in=queryset.values("pk"))
+        revoked = sticky.revoke(list(mine), by=request.user)
         for decision in revoked:
             self.log_change(request, decision, f"Revoked: {decision.action} {decision.tool}")
         words = gettext("%(count)s revoked. These tools ask for approval again.") % {"count": len(revoked)}

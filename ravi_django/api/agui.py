@@ -144,7 +144,7 @@ class AguiFormat(Format):
     def __init__(self, exchange: Exchange, thread: str | None, run_id: str, reset: list[Any]) -> None:
         self._session, self._run = str(exchange.run.session_id), str(exchange.run.tree_id)
         self._ids = {"threadId": thread or self._session, "runId": run_id}
-        self._tasks = {str(task.id): board.shown(task) for task in exchange.run.session.board.all()}
+        self._tasks = {str(task.id): board.as_json(task) for task in exchange.run.session.board.all()}
         self._reset = reset if exchange.is_repeat and not exchange.after else []  # for a snapshot
         self._open: Text | None = None  # of the message that is being written
 

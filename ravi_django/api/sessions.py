@@ -189,7 +189,7 @@ class SessionViewSet(ApiViewSet):
                 raise InvalidInputError("this session has no agent yet: name one", field="agent")
             agent = AgentId.parse(session.agent)
         try:
-            options = {"idempotency_key": key, "said": said, "on_busy": given.get("on_busy")}
+            options = {"idempotency_key": key, "message_body": said, "on_busy": given.get("on_busy")}
             return start(request.user, agent=agent, input=text, session=session, **options)
         except InvalidInputError as error:
             error.field = "text" if error.field == "input" else error.field

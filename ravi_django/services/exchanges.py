@@ -238,7 +238,7 @@ def _answer(user: Any, session: Session | None, incoming: Input) -> tuple[Run, i
     """Checks all answers before it writes the first. An answer that was given before counts as given: if all were, the
     exchange is a repeat, which continues where its run has paused last."""
     pending, roots = [], []
-    checked: dict[UUID, answers.Given] = {}  # by request: an id may be written in several ways
+    checked: dict[UUID, answers.AnswerInput] = {}  # by request: an id may be written in several ways
     for sent in incoming.answers:
         row = _request(sent.answers)
         root = (row.run.root or row.run) if row else None
@@ -246,7 +246,7 @@ def _answer(user: Any, session: Session | None, incoming: Input) -> tuple[Run, i
             raise _not_open(sent, incoming)
         roots.append(root)
         arguments = _answer_of(row, sent.content)
-        new = answers.Given(**{name: value for name, value in arguments.items() if name != "version"})
+        new = answers.AnswerInput(**{name: value for name, value in arguments.items() if name != "version"})
         if row.id in checked:
             if checked[row.id] != new:
                 text = f"there are two different answers to request {row.id}; send one"

@@ -312,7 +312,7 @@ class BoardTaskSerializer(ReadOnly[Any]):
     updated_at = TimeField()
 
     def to_representation(self, task: BoardTask) -> dict[str, Any]:
-        return board.shown(task)
+        return board.as_json(task)
 
 
 class MessageRequestSerializer(StrictSerializer):

@@ -12,7 +12,7 @@ from ravi_django.kernel import ConflictError, InputTooLargeError, InvalidInputEr
 from ravi_django.kernel.json_values import read_json
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.people import answers
-from ravi_django.runtime.people.answers import Given
+from ravi_django.runtime.people.answers import AnswerInput
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.signals import wake
 from ravi_django.services.problems import problem_of
@@ -128,6 +128,6 @@ class Answering:
         if row.status != HumanRequest.Status.ANSWERED or row.answered_by_id != self._user.pk:
             return None
         arguments = {name: value for name, value in self._answer.as_arguments().items() if name != "version"}
-        checked = answers.checked(row, Given(action=self._answer.action, **arguments))
+        checked = answers.checked(row, AnswerInput(action=self._answer.action, **arguments))
         is_same = all((row.answer or {}).get(name) == value for name, value in checked.items())
         return row.run_id if is_same else None

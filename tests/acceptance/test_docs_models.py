@@ -45,7 +45,7 @@ def test_media() -> None:
 
 
 def test_prices() -> None:
-    assert list(world.prices_faults(PAGE.run("models: prices")["RAVI"]["PRICES"])) == []
+    assert list(world.prices_errors(PAGE.run("models: prices")["RAVI"]["PRICES"])) == []
 
 
 @pytest.mark.django_db(transaction=True)

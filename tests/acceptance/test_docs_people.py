@@ -58,7 +58,7 @@ def test_the_pages_payment_is_asked_for_and_its_rules_hold(site: dict[str, Any],
     code(story)
     run = drive(make_run(tenant="acme"))
     request = HumanRequest.objects.get(run=run)
-    assert world.why_not(other, request), "of another tenant"
+    assert world.rights_refusal(other, request), "of another tenant"
     world.answer(request, "approve", by=fay)
     run = drive(run)
 

@@ -115,10 +115,10 @@ runtime.lifecycle.retry: retry store_retry=write_retry
 runtime.middleware.audit_log: audit_log_write_audit=write_audit
 runtime.middleware.response_cache: TIMEOUT_S
 runtime.model_calls.admission: RESERVE_TOKENS budgets_estimate=_estimate budgets_forget=forget budgets_largest=_largest
-runtime.model_calls.call: prices_faults=faults
+runtime.model_calls.call: prices_errors=setting_errors
 runtime.people.site_rules: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
 runtime.people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_resolve=resolve
-runtime.people.standing: decisions_decided=decided decisions_told=as_decision
+runtime.people.sticky: decisions_decided=decided decisions_told=as_decision
 runtime.people.escalation: due_to_escalate escalate
 runtime.people.figures: sla_figures=figures SLA_GROUPS=GROUPS
 runtime.people.mail: claim_mail=claim parts_of mark_written token_of LINKS_TRIES=TRIES links_unwritten=unwritten
@@ -127,12 +127,12 @@ runtime.people.mail: MAIL_BATCH=BATCH mail_connection=_connection mail_hint=hint
     mail_sweep=sweep title_of
 runtime.people.records: records_record=record records_notify=notify
 runtime.people.requests: begin_anew requests_new=new place_first
-runtime.people.rights: answerable people_candidates=candidates people_check=check could_answer why_not
-    means_somebody open_among people_visible=visible
+runtime.people.rights: answerable people_candidates=candidates people_check=check may_answer_unsaved
+    has_recipient open_among rights_refusal=refusal people_visible=visible
 runtime.people.rows: answer_request expire_request people_forget_earlier=forget_earlier open_request write_request
 runtime.people.signal_answers: replies_send=send
 runtime.people.site_rules: site_rules_addressees=addressees
-runtime.people.standing: standing_revoke=revoke revoke_standing standing
+runtime.people.sticky: sticky_revoke=revoke revoke_sticky find_sticky
 runtime.people.top_ups: answer_top_up open_top_up pending_top_up
 runtime.rollups.counting: rollups_count=count rollups_sweep=sweep
 runtime.rollups.reading: read_dashboard=read DashboardTimes=Times Wanted
@@ -193,14 +193,14 @@ runtime.streams.frames: in_utc
 runtime.streams.buffer: DatabaseBuffer
 runtime.streams.valkey: BUFFER_VALKEY_POLL_S=POLL_S ENDED_TTL_S FRAMES_TTL_S=TTL_S ValkeyBuffer
 runtime.teams.ask_rows: asking_deliver=deliver deliver_to_agent asking_lock=lock open_ask reply time_out_ask
-runtime.teams.board: board_add=add board_last_number=_last_number MAX_ALL MAX_TASKS Place board_shown=shown
+runtime.teams.board: board_add=add board_last_number=_last_number MAX_ALL MAX_TASKS BoardKey board_as_json=as_json
     board_update=update
 runtime.teams.slots: slots_promote=promote
 runtime.teams.spawn: make_child spawn=write_spawn Spawning
 runtime.tools.builtin.ask_human: AskHumanTool
 runtime.tools.builtin.board: TaskBoard
 runtime.tools.builtin.queryset: QuerysetTool
-runtime.tools.builtin.read_result: results_aligned=_aligned results_blob=_blob results_found=_found MAX_FOUND
+runtime.tools.builtin.read_result: results_aligned=_aligned results_blob=_blob results_matches=_matches MAX_FOUND
     results_part=_part ReadResultTool RESULTS_STEP=_STEP
 runtime.tools.call: may_be_late=_may_be_late
 runtime.tools.pauses: MAX_PAUSES

@@ -229,8 +229,8 @@ class AgentContext(ContextConfig):
         run_id = _task_run_id.get() or ""
         # Inside a run the run counts the turns: its code may have other threads, or run the agent again.
         start = thread.stored if _task_turns.get() is None else None
-        told = None if shared is None else range(shared)
-        await persist_turns(self, self.agent_id, thread.session_id, run_id, [turn], start=start, shared=told)
+        shared_indexes = None if shared is None else range(shared)
+        await persist_turns(self, self.agent_id, thread.session_id, run_id, [turn], start=start, shared=shared_indexes)
         thread.stored += 1
 
 
@@ -329,12 +329,12 @@ async def persist_turns(
         counter[0] = start + len(new_turns)
     if cfg.stores is not None and new_turns:
         _dropped_by_the_runtime(cfg, agent_id, session_id)
-        told: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         is_kept = cfg.retention is HistoryRetention.PERMANENT  # others must not read what the end of the run deletes
         if is_kept and getattr(cfg.stores, "shares", False) and _is_root(_task_ctx.get()):
             places = _shown_in(new_turns) if shared is None else shared
-            told["shared"] = {p for p in places if _sharer(_task_ctx.get(), agent_id, new_turns[p]) == str(agent_id)}
-        await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start, **told)
+            options["shared"] = {p for p in places if _sharer(_task_ctx.get(), agent_id, new_turns[p]) == str(agent_id)}
+        await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start, **options)
 
 
 def is_persons(msg: Message) -> bool:

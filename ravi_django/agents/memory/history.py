@@ -194,11 +194,11 @@ def window_of(page: Sequence[ChatMessage], limit: int | None, older: Older) -> l
     `page` is the newest `limit` messages with summaries, oldest first. `older` returns the last summary and the last
     user message before the page, or None for each. It is called only if the page lacks one of them.
     """
-    last = next((place for place in range(len(page) - 1, -1, -1) if keeps_of(page[place]) is not None), None)
+    last = next((index for index in range(len(page) - 1, -1, -1) if keeps_of(page[index]) is not None), None)
     summary = None if last is None else page[last]
-    rest = [place for place, message in enumerate(page) if keeps_of(message) is None]
+    rest = [index for index, message in enumerate(page) if keeps_of(message) is None]
     if last is not None and summary is not None:
-        before = [place for place in rest if place < last]
+        before = [index for index in rest if index < last]
         rest = rest[max(0, len(before) - (keeps_of(summary) or 0)) :]
     rest = rest if limit is None else rest[max(0, len(rest) - limit) :]
     while rest and page[rest[0]].role is Role.TOOL:  # its call is not there
@@ -206,14 +206,14 @@ def window_of(page: Sequence[ChatMessage], limit: int | None, older: Older) -> l
     user = None
     if not rest or not is_users(page[rest[0]]):
         end = rest[0] if rest else len(page)
-        user = next((page[place] for place in range(end - 1, -1, -1) if is_users(page[place])), None)
+        user = next((page[index] for index in range(end - 1, -1, -1) if is_users(page[index])), None)
     needs_user = user is None and (not rest or not is_users(page[rest[0]]))
     if limit is not None and len(page) >= limit > 0 and (summary is None or needs_user):
-        found, words = older()
-        summary = summary or found
-        user = words if needs_user else user
+        older_summary, older_user = older()
+        summary = summary or older_summary
+        user = older_user if needs_user else user
     front = [message for message in (summary, user) if message is not None]
-    return front + close_dangling([page[place] for place in rest])
+    return front + close_dangling([page[index] for index in rest])
 
 
 def _key(agent_id: Address, session_id: str) -> tuple[str, str]:

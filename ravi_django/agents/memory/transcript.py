@@ -54,20 +54,20 @@ class Transcript(list[ChatMessage]):
 
     def mapped(self, key: str, change: Callable[[ChatMessage], ChatMessage]) -> Transcript:
         """The changed messages; only new ones are computed. The caller must not change the list."""
-        found = self._mapped.setdefault(key, Transcript())
-        for place in range(len(found), len(self)):
-            found.append(change(self[place]))
-        return found
+        changed = self._mapped.setdefault(key, Transcript())
+        for index in range(len(changed), len(self)):
+            changed.append(change(self[index]))
+        return changed
 
 
 def makes_calls(message: ChatMessage) -> bool:
     """Whether it is an assistant's turn with tool calls. Computed once per message."""
     if message.role is not Role.ASSISTANT:
         return False
-    found: bool | None = message._wire.get("makes_calls")
-    if found is None:
-        found = message._wire["makes_calls"] = any(isinstance(block, ToolUseBlock) for block in message.content)
-    return found
+    has_calls: bool | None = message._wire.get("makes_calls")
+    if has_calls is None:
+        has_calls = message._wire["makes_calls"] = any(isinstance(block, ToolUseBlock) for block in message.content)
+    return has_calls
 
 
 def keeps_of(message: ChatMessage) -> int | None:
@@ -82,8 +82,8 @@ def keeps_of(message: ChatMessage) -> int | None:
 def user_before(messages: Sequence[ChatMessage], end: int, start: int) -> int | None:
     """The index of the last user message in `messages[start:end]`."""
     if isinstance(messages, Transcript):
-        place = bisect_left(messages.users, end) - 1
-        return messages.users[place] if place >= 0 and messages.users[place] >= start else None
+        position = bisect_left(messages.users, end) - 1
+        return messages.users[position] if position >= 0 and messages.users[position] >= start else None
     return next((index for index in range(end - 1, start - 1, -1) if is_users(messages[index])), None)
 
 
@@ -107,11 +107,11 @@ def as_shown(view: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def _as_user(summary: ChatMessage) -> ChatMessage:
-    found: ChatMessage | None = summary._wire.get("notes")
-    if found is None:
+    turn: ChatMessage | None = summary._wire.get("notes")
+    if turn is None:
         content = [TextBlock(text=HEADING + summary_text(summary))]
-        found = summary._wire["notes"] = summary.model_copy(update={"role": Role.USER, "content": content})
-    return found
+        turn = summary._wire["notes"] = summary.model_copy(update={"role": Role.USER, "content": content})
+    return turn
 
 
 def normalized(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
@@ -119,37 +119,37 @@ def normalized(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
 
     Messages without a summary are returned unchanged. The cost depends on the returned messages, not the covered ones.
     """
-    place = _last_summary(messages)
-    if place is None:
+    summary_index = _last_summary(messages)
+    if summary_index is None:
         return messages
     lead = 0
-    while lead < place and messages[lead].role is Role.SYSTEM and keeps_of(messages[lead]) is None:
+    while lead < summary_index and messages[lead].role is Role.SYSTEM and keeps_of(messages[lead]) is None:
         lead += 1
-    if place == lead:
+    if summary_index == lead:
         return messages
-    start = _first_left(messages, place, lead)
+    start = _first_left(messages, summary_index, lead)
     rest = [message for message in messages[start:] if keeps_of(message) is None]
     while rest and rest[0].role is Role.TOOL:  # its call is covered
         del rest[0]
     if not rest or not is_users(rest[0]):
         user = user_before(messages, start, lead)
         rest = rest if user is None else [messages[user], *rest]
-    return [*messages[:lead], messages[place], *rest]
+    return [*messages[:lead], messages[summary_index], *rest]
 
 
 def _last_summary(messages: Sequence[ChatMessage]) -> int | None:
     if isinstance(messages, Transcript):
         return messages.summary
-    return next((place for place in range(len(messages) - 1, -1, -1) if keeps_of(messages[place]) is not None), None)
+    return next((index for index in range(len(messages) - 1, -1, -1) if keeps_of(messages[index]) is not None), None)
 
 
-def _first_left(messages: Sequence[ChatMessage], place: int, lead: int) -> int:
-    """The index of the oldest turn that the summary at `place` does not cover."""
-    left = keeps_of(messages[place]) or 0
-    while left > 0 and place > lead:
-        place -= 1
-        left -= keeps_of(messages[place]) is None
-    return place
+def _first_left(messages: Sequence[ChatMessage], index: int, lead: int) -> int:
+    """The index of the oldest turn that the summary at `index` does not cover."""
+    left = keeps_of(messages[index]) or 0
+    while left > 0 and index > lead:
+        index -= 1
+        left -= keeps_of(messages[index]) is None
+    return index
 
 
 INTERRUPTED = "interrupted: the run ended before this tool call had a result; it may or may not have happened"

@@ -43,7 +43,7 @@ from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.lifecycle import endings, generations
 from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.model_calls import call as model_calls
-from ravi_django.runtime.people import approvals, requests, standing
+from ravi_django.runtime.people import approvals, requests, sticky
 from ravi_django.runtime.social import calls
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.teams import asks, spawn as children
@@ -233,7 +233,7 @@ class DurableContext(RunState):
         if self.effects.recall_now(path, "log", kind) is not None:
             return
         entry, begun = Entry(kind="log", path=path, name=kind, result=data), self.effects.journal.started(path)
-        if begun is not None and begun.kind == standing.KIND:
+        if begun is not None and begun.kind == sticky.KIND:
             await approvals.withdraw(self, begun, entry)
         else:
             self.effects.note(entry)

@@ -85,8 +85,8 @@ async def control(ctx: RunState, target: AgentId | RunHandle, message: Message, 
     async with effects.performing():
         refusal = await unreachable(ctx, target_id)
         if refusal is None and not await effects.database.call(is_ancestor, effects.lease.run_id, target_id):
-            words = f"run {effects.lease.run_id} may not control run {target_id}: it is no ancestor of it"
-            refusal = PermanentError(words)
+            detail = f"run {effects.lease.run_id} may not control run {target_id}: it is no ancestor of it"
+            refusal = PermanentError(detail)
         if refusal is not None:
             await refuse(ctx, entry, refusal)
         entry.result = {"run": str(target_id), "control": signal}
@@ -256,12 +256,12 @@ def ended_reason(run_id: UUID) -> str:
 
 def cancel_locked(run: Run, reason: str, held: set[UUID]) -> list[UUID]:
     """Cancel a locked run and what depends on it: at once, or by a mark that its worker reads."""
-    said = OWNER_DELETED if run.cancel_reason == OWNER_DELETED else reason
-    changes = {"cancel_requested_at": clock.now(), "cancel_reason": said[:200], "awaits_slot": False}
+    recorded_reason = OWNER_DELETED if run.cancel_reason == OWNER_DELETED else reason
+    changes = {"cancel_requested_at": clock.now(), "cancel_reason": recorded_reason[:200], "awaits_slot": False}
     Run.objects.filter(id=run.id).update(**changes)
     if run.status == Status.RUNNING:
         return cancel_children(run, reason, held)
-    return end_unleased(run, Status.CANCELLED, {"type": "Cancelled", "message": said}, held)
+    return end_unleased(run, Status.CANCELLED, {"type": "Cancelled", "message": recorded_reason}, held)
 
 
 def cancel_children(run: Run, reason: str, held: set[UUID]) -> list[UUID]:
@@ -278,8 +278,8 @@ def concerned(run_id: UUID) -> set[UUID]:
     def below(edge: set[UUID]) -> Iterable[UUID]:
         return Run.objects.filter(parent_id__in=edge).exclude(status__in=TERMINAL).values_list("id", flat=True)
 
-    found = reached({run_id}, below)
-    return found | set(Ask.objects.filter(target_id__in=found, outcome=None).values_list("asker_id", flat=True))
+    run_ids = reached({run_id}, below)
+    return run_ids | set(Ask.objects.filter(target_id__in=run_ids, outcome=None).values_list("asker_id", flat=True))
 
 
 def end_unleased(run: Run, status: Status, error: dict[str, Any], held: set[UUID]) -> list[UUID]:

@@ -33,11 +33,11 @@ from ravi_django.runtime.files import files
 from ravi_django.runtime.journal.entries import blob_value, internalize, names_of_bodies
 from ravi_django.runtime.lifecycle import endings, erasure_rows, personal, prune_rows
 from ravi_django.runtime.lifecycle.endings import OWNER_DELETED, cancel, to_cancel
-from ravi_django.runtime.lifecycle.personal import TABLES, Scope, all_of, trees_of
+from ravi_django.runtime.lifecycle.personal import TABLES, PersonalScope, all_of, trees_of
 from ravi_django.runtime.runs import waking, workers
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.buffer import get_buffer
-from ravi_django.runtime.streams.hidden import MARK, WORDS
+from ravi_django.runtime.streams.hidden import HIDDEN_TEXT, MARK
 
 
 def connect() -> None:
@@ -193,18 +193,18 @@ def export(user: Any) -> Iterator[dict[str, Any]]:
     values too.
     Values that are hidden from owners are null, except for staff."""
     scope = all_of(user)
-    scope = Scope(scope.user, scope.sessions, list(scope.runs.values_list("id", flat=True)))
-    shown = Hiding(() if hidden.sees(user) else scope.runs).shown
+    scope = PersonalScope(scope.user, scope.sessions, list(scope.runs.values_list("id", flat=True)))
+    hide = Hiding(() if hidden.sees(user) else scope.runs).hide
     serializer = Serializer()
     for table in (table for table in TABLES if table.exported):
         rows = table.rows(scope).order_by("pk")
-        found = (rows.select_related("entry") if table.model is Turn else rows).iterator(chunk_size=500)
-        yield from map(shown, serializer.serialize(map(_whole, found)))
+        selected = (rows.select_related("entry") if table.model is Turn else rows).iterator(chunk_size=500)
+        yield from map(hide, serializer.serialize(map(_whole, selected)))
     whole, _ = erasure_rows.bodies_of(JournalEntry.objects.filter(run__in=scope.runs))
     for blob in Blob.objects.filter(id__in=whole).iterator():
         is_text = blob.encoding.startswith("text")
         value = zlib.decompress(blob.body).decode() if is_text else blob_value(blob)
-        yield shown({"model": "ravi.blob", "pk": blob.id, "fields": {"value": value}})
+        yield hide({"model": "ravi.blob", "pk": blob.id, "fields": {"value": value}})
 
 
 Fields = dict[str, Any]  # of a row in the form of dumpdata
@@ -242,7 +242,7 @@ class Hiding:
             "ravi.blob": lambda pk, blob: {"value": None, MARK: True} if pk in self._bodies else blob,
         }
 
-    def shown(self, row: dict[str, Any]) -> dict[str, Any]:
+    def hide(self, row: dict[str, Any]) -> dict[str, Any]:
         hide = self._hides.get(row["model"])
         return row if hide is None else {**row, "fields": hide(row["pk"], row["fields"])}
 
@@ -258,9 +258,9 @@ class Hiding:
     def _entry(self, pk: Any, entry: Fields) -> Fields:
         if str(pk) not in self._entries:
             return entry
-        shown = hidden.entry(entry, whole=False)
+        visible = hidden.entry(entry, whole=False)
         return (
-            shown if MARK in shown else {**entry, "request": None, "result": None, MARK: True}
+            visible if MARK in visible else {**entry, "request": None, "result": None, MARK: True}
         )  # request and result are in bodies
 
     def _request(self, pk: Any, request: Fields) -> Fields:
@@ -278,7 +278,7 @@ class Hiding:
         data = event["body"].get("data") or {}
         if data.get("request") not in self._requests:
             return event
-        data = {name: WORDS if name in ("text", "reason") else value for name, value in data.items()}
+        data = {name: HIDDEN_TEXT if name in ("text", "reason") else value for name, value in data.items()}
         return {**event, "body": {**event["body"], "data": data}, MARK: True}
 
 

@@ -32,7 +32,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.files import files
 from ravi_django.runtime.journal.entries import BLOB_KEY
 from ravi_django.runtime.lifecycle import prune_rows
-from ravi_django.runtime.lifecycle.personal import BEGUN, TABLES, Scope, Table, runs_of
+from ravi_django.runtime.lifecycle.personal import BEGUN, TABLES, PersonalScope, Table, runs_of
 from ravi_django.runtime.rollups import counting
 from ravi_django.runtime.social import follow_rows
 from ravi_django.runtime.teams.slots import reached
@@ -129,7 +129,7 @@ def erase_trees(roots: Collection[UUID], most: float = inf, *, audits: bool = Tr
     runs = runs_of(roots)
     runs = runs[: int(min(most, len(runs)))]
     for start in range(0, len(runs), prune_rows.TREES):
-        some = Scope(runs=runs[start : start + prune_rows.TREES])
+        some = PersonalScope(runs=runs[start : start + prune_rows.TREES])
         counting.count(Run.objects.filter(id__in=some.runs))
         for table in TABLES:
             if audits or not table.stays:
@@ -140,7 +140,7 @@ def erase_trees(roots: Collection[UUID], most: float = inf, *, audits: bool = Tr
 def erase_sessions(ids: Collection[UUID]) -> None:
     """Delete the marked sessions without a run."""
     busy = Run.objects.filter(session__in=ids).order_by().values_list("session_id", flat=True)
-    some = Scope(sessions=sorted(set(ids) - set(busy)))
+    some = PersonalScope(sessions=sorted(set(ids) - set(busy)))
     for table in TABLES:
         _all(table, some)
 
@@ -155,12 +155,12 @@ def finish(erasure: Erasure) -> None:
     until = erasure.created_at if stays else None
     if not erasure.keeps:
         for table in TABLES:
-            _all(table, Scope(user=erasure.user, until=until), erasure.pseudonym)
+            _all(table, PersonalScope(user=erasure.user, until=until), erasure.pseudonym)
     let_go(erasure.user, until)
     Erasure.objects.filter(id=erasure.id).update(position=BEGUN)
 
 
-def _all(table: Table, scope: Scope, pseudonym: str = "") -> None:
+def _all(table: Table, scope: PersonalScope, pseudonym: str = "") -> None:
     rows = table.rows(scope)
     if table.stays:
         rows = rows if pseudonym else rows.exclude(detail__has_key=ERASED)
@@ -192,7 +192,7 @@ def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
 
 
 ERASED = "erased"
-_KEPT = {  # the decision, hashes and addresses; no text that a person wrote
+_RETAINED = {  # the decision, hashes and addresses; no text that a person wrote
     *("request", "version", "kind", "tool", "risk", "to", "from", "level", "by", "instead_of", "revoked_by"),
     *("decision", "action", "outcome", "sticky", "arguments_hash", "arguments_sha256", "replaced_by", "step", "path"),
     *("messages", "model", "cost", "input_tokens", "output_tokens", "duration_s"),
@@ -200,14 +200,14 @@ _KEPT = {  # the decision, hashes and addresses; no text that a person wrote
 
 
 def _reduce(rows: QuerySet[Any], pseudonym: str) -> None:
-    found = list(rows.only("detail", "owner"))
-    for row in found:
-        kept = {name: value for name, value in row.detail.items() if name in {*_KEPT, "owner"}}
+    records = list(rows.only("detail", "owner"))
+    for row in records:
+        detail = {name: value for name, value in row.detail.items() if name in {*_RETAINED, "owner"}}
         if isinstance(answer := row.detail.get("answer"), dict):
-            kept["answer"] = {name: value for name, value in answer.items() if name in _KEPT}
-        row.detail = kept | {ERASED: True} | ({"owner": pseudonym} if pseudonym else {})
+            detail["answer"] = {name: value for name, value in answer.items() if name in _RETAINED}
+        row.detail = detail | {ERASED: True} | ({"owner": pseudonym} if pseudonym else {})
         row.owner_id = None if pseudonym else row.owner_id
-    AuditRecord.objects.bulk_update(found, ["detail", "owner"], batch_size=500)
+    AuditRecord.objects.bulk_update(records, ["detail", "owner"], batch_size=500)
 
 
 def mark_bodies(entries: QuerySet[Any]) -> None:

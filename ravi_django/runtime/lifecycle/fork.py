@@ -245,11 +245,11 @@ def _origins(source: Run, point: int) -> list[list[Any]]:
     derives from the run's id are derived from that one's there."""
     rows = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, kind="run.forked")
     result = rows.order_by("-seq").values_list("result", flat=True).first()
-    found: list[list[Any]] = []
+    origins: list[list[Any]] = []
     for upto, run_id in [*(result["origins"] if result else []), [point, str(source.id)]]:
-        if not found or found[-1][0] < point:
-            found.append([min(upto, point), run_id])
-    return found
+        if not origins or origins[-1][0] < point:
+            origins.append([min(upto, point), run_id])
+    return origins
 
 
 def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, turns: Iterable[QuerySet[Turn]]) -> None:
@@ -290,9 +290,9 @@ def _copy_session(
 
 def _first_own_position(source: Run, point: int) -> int:
     turns = Turn.objects.filter(session_id=source.session_id)
-    own = turns.filter(run_id=source.id, index__gte=source.turn_from).aggregate(first=Min("position"))["first"]
-    if own is not None:
-        return int(own)
+    first = turns.filter(run_id=source.id, index__gte=source.turn_from).aggregate(first=Min("position"))["first"]
+    if first is not None:
+        return int(first)
     reads = JournalEntry.objects.filter(
         run_id=source.id, generation=source.generation, kind="history.read", seq__lte=point
     )
@@ -365,7 +365,7 @@ def _time_of(source: Run, point: int) -> datetime:
 def _sums(new: Run) -> dict[str, Any]:
     used = JournalEntry.objects.filter(run_id=new.id, input_tokens__isnull=False)
     names = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost")
-    found = used.aggregate(**{f"sum_{name}": Sum(name) for name in names})
-    sums: dict[str, Any] = {name: found[f"sum_{name}"] or 0 for name in names}
+    totals = used.aggregate(**{f"sum_{name}": Sum(name) for name in names})
+    sums: dict[str, Any] = {name: totals[f"sum_{name}"] or 0 for name in names}
     read = JournalEntry.objects.filter(run_id=new.id, kind__in=GIVE_MESSAGES).aggregate(upto=Max("read_upto"))["upto"]
     return {**sums, "cost_unknown": used.filter(cost=None).exists(), "read_upto": read or 0}

@@ -45,7 +45,7 @@ NONE = Q(pk__in=[])
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class PersonalScope:
     """Rows of a user, of sessions, or of runs; an empty part finds nothing."""
 
     user: str = ""  # primary key
@@ -54,7 +54,7 @@ class Scope:
     until: datetime | None = None  # rows that the user made later are kept
 
 
-Where = Callable[[Scope], Q]
+Where = Callable[[PersonalScope], Q]
 
 
 def _any(lookups: Iterable[str], value: Any) -> Q:
@@ -77,13 +77,13 @@ def _either(*parts: Where) -> Where:
     return lambda scope: reduce(or_, (part(scope) for part in parts))
 
 
-def _accounts(scope: Scope) -> Q:
+def _accounts(scope: PersonalScope) -> Q:
     """By text keys; those of trees have the ids of the runs."""
     trees = [f"tree:{run}" for run in scope.runs]
     return Q(key__in=trees) | (Q(key__startswith=f"user:{scope.user}:") if scope.user else NONE)
 
 
-def _delivered(scope: Scope) -> Q:
+def _delivered(scope: PersonalScope) -> Q:
     """A publication that is still to be delivered belongs to its followers too."""
     waiting = Exists(FeedItem.objects.filter(publication=OuterRef("pk")))
     return _user("owner")(scope) & Q(~waiting, done_at__isnull=False)
@@ -98,7 +98,7 @@ class Table:
     made: str = ""  # the column of the creation time; empty: a run that is being cancelled may still write rows
     late: Q = NONE  # rows that the user's erased runs made later
 
-    def rows(self, scope: Scope) -> QuerySet[Any]:
+    def rows(self, scope: PersonalScope) -> QuerySet[Any]:
         rows = self.model._default_manager.filter(self.where(scope))
         if not (self.made and scope.until):
             return rows
@@ -149,12 +149,12 @@ OTHERS: dict[type[Model], str] = {
 }
 
 
-def all_of(user: Any) -> Scope:
+def all_of(user: Any) -> PersonalScope:
     """All rows of a user."""
     sessions = Session.objects.filter(owner=user, erasure=None)
     ids = sessions.order_by().values("id")
     runs = Run.objects.filter(Q(session__in=ids) | Q(root__session__in=ids)).order_by()
-    return Scope(str(user.pk), ids, runs.values("id"))
+    return PersonalScope(str(user.pk), ids, runs.values("id"))
 
 
 def trees_of(sessions: Collection[Any]) -> list[Any]:
@@ -186,7 +186,7 @@ class Named:
 
 
 def _tables() -> list[Named]:
-    found = [
+    tables = [
         Named(HumanRequest, ("to", "steps", "answer")),
         Named(AuditRecord, ("detail",)),
         Named(StickyDecision, ("decided_by_name",)),
@@ -197,8 +197,8 @@ def _tables() -> list[Named]:
     if apps.is_installed("django.contrib.admin"):
         from django.contrib.admin.models import LogEntry
 
-        found.append(Named(LogEntry, ("change_message",), "action_time"))
-    return found
+        tables.append(Named(LogEntry, ("change_message",), "action_time"))
+    return tables
 
 
 @dataclass
@@ -270,8 +270,8 @@ def _pass_on(position: str, names: Sequence[Name]) -> tuple[str, set[str]]:
     """Rewrite the next rows. Returns where the next batch begins (empty at the end), and the live runs whose journals
     are left. A position is the index of the table and the last key, after a letter that sorts after BEGUN."""
     tables = _tables()
-    _, place, last = ("", "0", "") if position == BEGUN else position.split(":", 2)
-    table = tables[int(place)]
+    _, index, last = ("", "0", "") if position == BEGUN else position.split(":", 2)
+    table = tables[int(index)]
     key = table.model._meta.pk
     assert key is not None
     rows = table.model._default_manager.order_by("pk")
@@ -280,8 +280,8 @@ def _pass_on(position: str, names: Sequence[Name]) -> tuple[str, set[str]]:
     ids = list(rows.values_list("pk", flat=True)[:ROWS])
     live = _replace(table, ids, names) if ids else set()
     if len(ids) == ROWS:
-        return f"names:{place}:{ids[-1]}", live
-    return f"names:{int(place) + 1}:" if int(place) + 1 < len(tables) else "", live
+        return f"names:{index}:{ids[-1]}", live
+    return f"names:{int(index) + 1}:" if int(index) + 1 < len(tables) else "", live
 
 
 def _replace(table: Named, ids: Sequence[Any], names: Sequence[Name]) -> set[str]:
@@ -296,14 +296,14 @@ def _replace(table: Named, ids: Sequence[Any], names: Sequence[Name]) -> set[str
 
 def _with(rows: Any, columns: Sequence[str], names: Sequence[Name]) -> list[Any]:
     """The rows with one of the names somewhere in these columns, as text."""
-    found = Q()
+    matches = Q()
     for name in names:
         for column in columns:
             for text in {name.name, *(json.dumps(name.name, ensure_ascii=ascii)[1:-1] for ascii in (True, False))}:
-                found |= Q(**{f"text_{column}__contains": text})
+                matches |= Q(**{f"text_{column}__contains": text})
     texts = {f"text_{column}": Cast(column, TextField()) for column in columns}
     locked = rows.select_for_update(of=("self",), no_key=True).order_by("pk")
-    return list(locked.annotate(**texts).filter(found))
+    return list(locked.annotate(**texts).filter(matches))
 
 
 def _rename(row: Any, table: Named, names: Sequence[Name]) -> bool:
@@ -322,11 +322,11 @@ def _rename(row: Any, table: Named, names: Sequence[Name]) -> bool:
 
 def _in_journals(runs: Iterable[Any], names: Sequence[Name]) -> set[str]:
     """Rewrite the decisions in the journals of these runs and their forks. Returns the live ones, which are left."""
-    found = reached(
+    run_ids = reached(
         {UUID(str(run)) for run in runs},
         lambda edge: Run.objects.filter(forked_from__in=edge).values_list("id", flat=True),
     )
-    locked = Run.objects.select_for_update(no_key=True).filter(id__in=found).order_by("id")
+    locked = Run.objects.select_for_update(no_key=True).filter(id__in=run_ids).order_by("id")
     ended = {id: status in TERMINAL for id, status in locked.values_list("id", "status")}
     over = [id for id, is_over in ended.items() if is_over]
     entries = JournalEntry.objects.filter(run__in=over).exclude(kind__in=("llm.call", "tool.call"))  # no names there

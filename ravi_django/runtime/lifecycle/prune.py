@@ -46,8 +46,8 @@ PAST: Mapping[str, prune_rows.Past] = {
 def retention(setting: Any = None) -> dict[str, float]:
     """Seconds to keep each kind, by RAVI["RETENTION"]: days by kind, or one number of days for KINDS. A kind that is
     not named is kept. Raises InvalidInputError for anything else."""
-    given = conf.RETENTION if setting is None else setting
-    by_kind = given if isinstance(given, dict) else dict.fromkeys(KINDS, given)
+    value = conf.RETENTION if setting is None else setting
+    by_kind = value if isinstance(value, dict) else dict.fromkeys(KINDS, value)
     if unknown := sorted(set(by_kind) - {*KINDS, *NAMED}):
         raise InvalidInputError(f"RETENTION knows {', '.join((*KINDS, *NAMED))}, not {unknown[0]!r}", field="RETENTION")
     for kind, days in by_kind.items():

@@ -115,11 +115,11 @@ def prune_trees(
         return 0
     with transaction.atomic():
         held = _hold(roots, older_than_s)
-        found = list(rows(held).values_list("pk", flat=True)[:ROWS]) if held else []
-        if not found:
+        keys = list(rows(held).values_list("pk", flat=True)[:ROWS]) if held else []
+        if not keys:
             return 0
-        before(rows(held).model._default_manager.filter(pk__in=found))
-        return delete_rows(rows(held).model._default_manager.filter(pk__in=found))
+        before(rows(held).model._default_manager.filter(pk__in=keys))
+        return delete_rows(rows(held).model._default_manager.filter(pk__in=keys))
 
 
 def forget_archives(roots: Sequence[UUID], older_than_s: float) -> int:
@@ -231,10 +231,10 @@ def keep_blocks(entries: QuerySet[JournalEntry]) -> None:
     """Copy the blocks of these rows into the turns that refer to them: the history outlives the journal."""
     turns = Turn.objects.filter(run__in=entries.order_by().values("run"), entry__in=entries.order_by())
     held = ("content", "entry__kind", "entry__request", "entry__result")
-    found = list(turns.select_related("entry").only(*held))
-    for turn in found:
+    rows = list(turns.select_related("entry").only(*held))
+    for turn in rows:
         turn.content, turn.entry = turn.blocks, None
-    Turn.objects.bulk_update(found, ["content", "entry"], batch_size=500)
+    Turn.objects.bulk_update(rows, ["content", "entry"], batch_size=500)
 
 
 def old_sessions(older_than_s: float) -> QuerySet[Session]:

@@ -134,14 +134,17 @@ def _reopen_requests(run: Run) -> list[HumanRequest]:
     done = JournalEntry.objects.filter(
         run_id=run.id, generation=run.generation, path=OuterRef("path"), phase=Phase.RESULT
     )
-    now, mine = present(), HumanRequest.objects.filter(run_id=run.id, generation=run.generation).order_by("created_at")
+    now, of_run = (
+        present(),
+        HumanRequest.objects.filter(run_id=run.id, generation=run.generation).order_by("created_at"),
+    )
     closed = list(
-        mine.filter(~Exists(done), status=HumanRequest.Status.CANCELLED, answer__isnull=True).select_for_update(
+        of_run.filter(~Exists(done), status=HumanRequest.Status.CANCELLED, answer__isnull=True).select_for_update(
             no_key=True
         )
     )
-    later = mine.filter(path=OuterRef("path"), attempt=OuterRef("attempt"), created_at__gt=OuterRef("created_at"))
-    decided = mine.filter(~Exists(done), ~Exists(later), answer__outcome="fail")
+    later = of_run.filter(path=OuterRef("path"), attempt=OuterRef("attempt"), created_at__gt=OuterRef("created_at"))
+    decided = of_run.filter(~Exists(done), ~Exists(later), answer__outcome="fail")
     again = [_asked_again(request) for request in decided]  # the row of the answer stays
     for request in (*closed, *again):
         requests.begin_anew(request, now)

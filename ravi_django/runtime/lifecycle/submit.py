@@ -118,9 +118,9 @@ def say(
     at_work: list[UUID] = []
     if how == "interrupt":  # read it first: a run that is promoted meanwhile is not meant
         owner, tenant = checks.owner_of(options.get("user")), checks.tenant_of(options.get("tenant", ""))
-        found = checks.conversation_of(checks.thread_in(session, input), owner, tenant)
-        busy = active_root(Run(session=found, agent=str(checks.address_of(agent))))
-        at_work = list(busy.values_list("id", flat=True)) if found else []
+        conversation = checks.conversation_of(checks.thread_in(session, input), owner, tenant)
+        busy = active_root(Run(session=conversation, agent=str(checks.address_of(agent))))
+        at_work = list(busy.values_list("id", flat=True)) if conversation else []
     run, is_new = submit_once(agent, input, session=session, on_busy=how, **options)
     if is_new and run.status == Status.QUEUED and run.start_at is None:
         transaction.on_commit(partial(_interrupt, at_work), robust=True)

@@ -139,7 +139,7 @@ def forget() -> None:
 
 
 async def _refuse(effects: Effects, entry: Entry, verdict: Exhausted) -> None:
-    message = _words(effects, verdict)
+    message = _message(effects, verdict)
     entry.error = {"type": BudgetExhaustedError.__name__, "message": message, REFUSED: verdict.account}
     top_ups.note_closed(effects, entry.path)
     await effects.record(entry)
@@ -151,13 +151,13 @@ def raise_refused(row: Recorded) -> None:
         raise BudgetExhaustedError(row.error.get("message", ""))
 
 
-def _words(effects: Effects, verdict: Exhausted) -> str:
+def _message(effects: Effects, verdict: Exhausted) -> str:
     kind, _, rest = verdict.account.partition(":")
     used = f"has used {verdict.used.normalize():f} of its {verdict.name} of {verdict.limit.normalize():f}"
     if kind == "tree":
-        whose = "the run" if effects.lease.run.parent_id is None else f"the tree of run {rest}"
-        return f"{whose} {used}; submit it with a larger budget"
+        owner = "the run" if effects.lease.run.parent_id is None else f"the tree of run {rest}"
+        return f"{owner} {used}; submit it with a larger budget"
     name, _, day = rest.rpartition(":")
-    whose = f"user {name}" if kind == "user" else f"tenant {name!r}"
+    owner = f"user {name}" if kind == "user" else f"tenant {name!r}"
     tomorrow = date.fromisoformat(day) + timedelta(days=1)
-    return f"{whose} {used} for {day}; continue from {tomorrow} 00:00 UTC, or raise the daily budget of the {kind}"
+    return f"{owner} {used} for {day}; continue from {tomorrow} 00:00 UTC, or raise the daily budget of the {kind}"

@@ -169,9 +169,9 @@ def _fill_failure(entry: Entry, failure: ModelError, paid: Sequence[ModelRespons
 def _note_paid(effects: Effects, entry: Entry, paid: Sequence[ModelResponse]) -> None:
     """Record the cost of answers of a call that gets no row."""
     for number, response in enumerate(paid):
-        place = f"@paid.{entry.path}#{effects.lease.epoch}.{number}"
+        path = f"@paid.{entry.path}#{effects.lease.epoch}.{number}"
         cost = priced(response, entry.name).cost
-        effects.note_once(Entry(PAID, place, entry.name, usage=response.usage, cost=cost))
+        effects.note_once(Entry(PAID, path, entry.name, usage=response.usage, cost=cost))
 
 
 def _decode(row: Recorded) -> ModelResponse:
@@ -194,14 +194,14 @@ def _decode(row: Recorded) -> ModelResponse:
 
 def _digests(messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
     """Digests of the call's instructions and tools, which name their stored bodies."""
-    found: dict[str, Any] = {}
+    digests: dict[str, Any] = {}
     if messages and messages[0].role is Role.SYSTEM:
-        found["instructions"] = messages[0].digest.hex()[:32]
+        digests["instructions"] = messages[0].digest.hex()[:32]
     if options.tools:
-        found["tools"] = options.tools_digest
+        digests["tools"] = options.tools_digest
     if options.result_by:
-        found["result_by"] = options.result_by
-    return found
+        digests["result_by"] = options.result_by
+    return digests
 
 
 async def _keep_bodies(effects: Effects, messages: Sequence[ChatMessage], options: GenerationOptions) -> None:
@@ -228,8 +228,8 @@ def priced(response: ModelResponse, name: str) -> ModelResponse:
     return response.model_copy(update={"cost": pricing.cost_by(prices, response.usage)})
 
 
-def faults(table: Any) -> Iterator[str]:
-    """The faults of a table of prices, each with its place."""
+def setting_errors(table: Any) -> Iterator[str]:
+    """The errors of a table of prices, each with its place."""
     if not isinstance(table, Mapping):
         yield f" is {table!r}, not a dict of model name or pattern to prices"
         return

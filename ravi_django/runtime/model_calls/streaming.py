@@ -58,13 +58,13 @@ async def stream(
         ctx.effects.outlet.progress(AgentStep.THINKING, about)
     has_media = any(message.has_media for message in messages)
     call = await _with_media(ctx, model, messages) if has_media else media.CallMedia(messages, {})
-    shown = _Shown(ctx.effects, path) if show else None
+    live = _LiveOutput(ctx.effects, path) if show else None
     refusal, refused_by = cast("ModelError | None", None), model.name
     fallback.view_for.set(functools.partial(media.view_for, call.files))
     async with process_bytes.holding(call.held(sum(message.size for message in messages))):
         while True:  # without the media that the model refuses: each later message would fail too
             try:
-                response = await _streamed(ctx, model, call, options, shown, moved)
+                response = await _streamed(ctx, model, call, options, live, moved)
                 break
             except ModelError as error:
                 refusal, smaller = refusal or error, media.without_refused(call, error)
@@ -91,7 +91,7 @@ async def _streamed(
     model: ChatModel,
     call: media.CallMedia,
     options: GenerationOptions,
-    shown: _Shown | None,
+    live: _LiveOutput | None,
     moved: list[dict[str, Any]],
 ) -> ModelResponse:
     response: ModelResponse | None = None
@@ -110,18 +110,18 @@ async def _streamed(
                     ends = now() + total  # the next model has its own time
                     moved.append({"to": event.model, "error": event.error_type})
                 limit.reschedule(min(now() + silence, ends))
-                if shown is not None and not isinstance(event, ModelResponse):
-                    shown.take(event)
+                if live is not None and not isinstance(event, ModelResponse):
+                    live.take(event)
     except TimeoutError:
         late = f"did not end its answer within {total:g} s" if now() >= ends else None
-        words = f"model {model.name} {late or f'gave no answer within {silence:g} s'}"
-        raise TransientError(words, type="Timeout") from None
+        message = f"model {model.name} {late or f'gave no answer within {silence:g} s'}"
+        raise TransientError(message, type="Timeout") from None
     if response is None:
         raise ModelError(f"model {model.name} ended its stream without a response", type="EmptyResponse")
     return response
 
 
-class _Shown:
+class _LiveOutput:
     """Shows text, reasoning, and the name of each tool that is about to be called."""
 
     def __init__(self, effects: Effects, path: str) -> None:
@@ -129,8 +129,8 @@ class _Shown:
         self._restarts = 0
         self._has_text = False  # in this attempt
         self._tools: set[int] = set()  # calls of this attempt that were shown
-        shown = _task_shown.get()
-        self._texts: list[str] = [] if shown is None else shown  # of this attempt
+        texts = _task_shown.get()
+        self._texts: list[str] = [] if texts is None else texts  # of this attempt
         self._texts.clear()
 
     def take(self, event: ModelEvent) -> None:

@@ -42,7 +42,7 @@ MAX_TEXT = 10_000  # characters of an answer or a reason
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class AnswerInput:
     """A person's answer, not checked yet."""
 
     action: str
@@ -55,24 +55,24 @@ class Given:
     reason: str = ""
 
 
-def checked(request: HumanRequest, given: Given) -> dict[str, Any]:
+def checked(request: HumanRequest, entered: AnswerInput) -> dict[str, Any]:
     """The answer as its row keeps it. Raises InvalidInputError that names the field."""
     allowed = ACTIONS[request.kind]
-    if given.action not in allowed:
+    if entered.action not in allowed:
         raise InvalidInputError(
             _("The action %(action)s is not possible for a request of kind %(kind)s. Possible actions: %(actions)s.")
-            % {"action": repr(given.action), "kind": request.kind, "actions": ", ".join(allowed)},
+            % {"action": repr(entered.action), "kind": request.kind, "actions": ", ".join(allowed)},
             field="action",
         )
-    _nothing_else(given)
-    answer: dict[str, Any] = {"action": given.action, "reason": text_of("reason", given.reason).strip()}
+    _nothing_else(entered)
+    answer: dict[str, Any] = {"action": entered.action, "reason": text_of("reason", entered.reason).strip()}
     match request.kind:
         case Kind.UNCERTAIN:
-            answer |= _outcome(given)
+            answer |= _outcome(entered)
         case Kind.APPROVAL:
-            answer |= _approval(request, given)
+            answer |= _approval(request, entered)
         case _:
-            answer |= _text(request, given)
+            answer |= _text(request, entered)
     return answer
 
 
@@ -86,47 +86,48 @@ _GOES_WITH = {
 }
 
 
-def _nothing_else(given: Given) -> None:
-    if not isinstance(given.sticky, bool):
+def _nothing_else(entered: AnswerInput) -> None:
+    if not isinstance(entered.sticky, bool):
         raise InvalidInputError(_("sticky must be true or false."), field="sticky")
     for field, actions in _GOES_WITH.items():
-        value, nothing = getattr(given, field), {"text": "", "sticky": False}.get(field)
-        if value is not None and value != nothing and given.action not in actions:  # a result may be 0, false or ""
+        value, nothing = getattr(entered, field), {"text": "", "sticky": False}.get(field)
+        if value is not None and value != nothing and entered.action not in actions:  # a result may be 0, false or ""
             raise InvalidInputError(
                 _("%(field)s is not allowed with the action %(action)s. It is allowed with: %(actions)s.")
-                % {"field": field, "action": given.action, "actions": ", ".join(actions)},
+                % {"field": field, "action": entered.action, "actions": ", ".join(actions)},
                 field=field,
             )
 
 
-def _outcome(given: Given) -> dict[str, Any]:
-    if given.outcome not in OUTCOMES:
+def _outcome(entered: AnswerInput) -> dict[str, Any]:
+    if entered.outcome not in OUTCOMES:
         raise InvalidInputError(
             _("Unknown outcome %(outcome)s. Possible outcomes: %(outcomes)s.")
-            % {"outcome": repr(given.outcome), "outcomes": ", ".join(OUTCOMES)},
+            % {"outcome": repr(entered.outcome), "outcomes": ", ".join(OUTCOMES)},
             field="outcome",
         )
-    if given.outcome == "happened":
-        result = check_json("result", given.result, conf.MAX_RESULT_BYTES)
+    if entered.outcome == "happened":
+        result = check_json("result", entered.result, conf.MAX_RESULT_BYTES)
         return {"outcome": "happened", "result": result}
-    if given.result is not None:
+    if entered.result is not None:
         raise InvalidInputError(
-            _("A result is only allowed with the outcome happened, not with %(outcome)s.") % {"outcome": given.outcome},
+            _("A result is only allowed with the outcome happened, not with %(outcome)s.")
+            % {"outcome": entered.outcome},
             field="result",
         )
-    return {"outcome": given.outcome}
+    return {"outcome": entered.outcome}
 
 
-def _approval(request: HumanRequest, given: Given) -> dict[str, Any]:
-    if given.action == "approve" and given.arguments is not None:
+def _approval(request: HumanRequest, entered: AnswerInput) -> dict[str, Any]:
+    if entered.action == "approve" and entered.arguments is not None:
         raise InvalidInputError(
             _("The action approve has no arguments. Use edit to approve with other arguments."), field="arguments"
         )
-    if given.sticky and top_ups.is_top_up(request):
+    if entered.sticky and top_ups.is_top_up(request):
         raise InvalidInputError(_("A decision about a budget cannot be sticky. Omit sticky."), field="sticky")
-    if given.action != "edit":
-        return {"sticky": True} if given.sticky else {}
-    return {"arguments": _edited(request, given.arguments)}
+    if entered.action != "edit":
+        return {"sticky": True} if entered.sticky else {}
+    return {"arguments": _edited(request, entered.arguments)}
 
 
 def _edited(request: HumanRequest, arguments: Any) -> dict[str, Any]:
@@ -137,25 +138,25 @@ def _edited(request: HumanRequest, arguments: Any) -> dict[str, Any]:
         )
     held: dict[str, Any] = check_json("arguments", dict(arguments), conf.MAX_INPUT_BYTES)
     try:
-        faults = schema_errors(check_schema(request.about.get("schema") or {}), held, 3)
+        errors = schema_errors(check_schema(request.about.get("schema") or {}), held, 3)
     except TooMuchToCheck as error:
         raise InvalidInputError(f"arguments: {error}", field="arguments") from None
-    if faults:
+    if errors:
         raise InvalidInputError(
             _("The arguments are not valid for %(tool)s: %(errors)s")
-            % {"tool": request.tool, "errors": "; ".join(faults[:3])},
+            % {"tool": request.tool, "errors": "; ".join(errors[:3])},
             field="arguments",
         )
     return held
 
 
-def _text(request: HumanRequest, given: Given) -> dict[str, Any]:
-    text = text_of("text", given.text).strip()
-    if given.action != "answer":
+def _text(request: HumanRequest, entered: AnswerInput) -> dict[str, Any]:
+    text = text_of("text", entered.text).strip()
+    if entered.action != "answer":
         return {"text": text}
     if asked := request.about.get("questions"):
-        return {"text": text, "values": _values(asked, text, given.values)}
-    if given.values is not None:
+        return {"text": text, "values": _values(asked, text, entered.values)}
+    if entered.values is not None:
         raise InvalidInputError(_("This is a single question. Answer with text, not with values."), field="values")
     if not text:
         raise InvalidInputError(_("The answer is empty. Enter a text, or skip or cancel the question."), field="text")
@@ -175,14 +176,14 @@ def _values(asked: Mapping[str, str], text: str, values: Any) -> dict[str, str]:
         )
     if values.keys() != asked.keys():
         raise InvalidInputError(_("values must have exactly the keys %(keys)s.") % {"keys": keys}, field="values")
-    given = {key: text_of("values", value).strip() for key, value in values.items()}
-    if empty := [key for key, value in given.items() if not value]:
+    texts = {key: text_of("values", value).strip() for key, value in values.items()}
+    if empty := [key for key, value in texts.items() if not value]:
         raise InvalidInputError(
             _("The answer for %(key)s is empty. Enter a text, or skip or cancel the whole request.")
             % {"key": repr(empty[0])},
             field="values",
         )
-    return given
+    return texts
 
 
 def text_of(field: str, value: Any) -> str:
@@ -225,14 +226,14 @@ def answer(
     ConflictError when it is answered, closed, expired or changed.
     """
     row = find(request)
-    kept = check(row, Given(action, text, values, arguments, outcome, result, sticky, reason), by)
+    stored = check(row, AnswerInput(action, text, values, arguments, outcome, result, sticky, reason), by)
     seen = row.version if version is None else version
     if top_ups.is_top_up(row):
-        for run_id in top_ups.answer_top_up(row, kept, by=by, version=seen):
+        for run_id in top_ups.answer_top_up(row, stored, by=by, version=seen):
             hints.on_commit(run_id)
     else:
-        decision = _sticky(row, kept, by) if kept.get("sticky") else None
-        woke = people_rows.answer_request(row.id, kept, by=by, version=seen, sticky=decision)
+        decision = _sticky(row, stored, by) if stored.get("sticky") else None
+        woke = people_rows.answer_request(row.id, stored, by=by, version=seen, sticky=decision)
         hints.on_commit(row.run_id, None if woke else wake)
     return row.run_id
 
@@ -240,16 +241,16 @@ def answer(
 aanswer = sync_to_async(answer)
 
 
-def check(row: HumanRequest, given: Given, by: Any) -> dict[str, Any]:
+def check(row: HumanRequest, entered: AnswerInput, by: Any) -> dict[str, Any]:
     """What `answer` would keep. Writes nothing, and raises the same errors."""
     authority = rights.check(by, row)
     if row.status != HumanRequest.Status.PENDING:
         raise people_rows.conflict(row)
-    kept = {**checked(row, given), **_signed(authority)}
-    _check_ended(row, kept.get("outcome", ""))
-    if "arguments" in kept and kept["action"] != "deny":
-        rights.check_changed(authority, _with_arguments(row, kept["arguments"]))
-    return kept
+    stored = {**checked(row, entered), **_signed(authority)}
+    _check_ended(row, stored.get("outcome", ""))
+    if "arguments" in stored and stored["action"] != "deny":
+        rights.check_changed(authority, _with_arguments(row, stored["arguments"]))
+    return stored
 
 
 def _check_ended(row: HumanRequest, outcome: str) -> None:
@@ -294,10 +295,10 @@ def reassign(
     if row.status != HumanRequest.Status.PENDING:
         raise people_rows.conflict(row)
     address = escalation.address_for(row, to, by, right)
-    words = text_of("reason", reason).strip()
+    detail = text_of("reason", reason).strip()
     name = "" if by is None else str(by.get_username())
     seen = row.version if version is None else version
-    return escalation.reassign_request(row.id, address, by=by, name=name, reason=words, version=seen)
+    return escalation.reassign_request(row.id, address, by=by, name=name, reason=detail, version=seen)
 
 
 def resolve(
@@ -315,14 +316,16 @@ def resolve(
 
 def find(request: HumanRequest | RequestOpened | UUID | str) -> HumanRequest:
     """The row as it is now. Raises NotFoundError."""
-    given = request.id if isinstance(request, HumanRequest | RequestOpened) else request
+    request_id = request.id if isinstance(request, HumanRequest | RequestOpened) else request
     try:
-        found: HumanRequest | None = HumanRequest.objects.select_related("run", "answered_by").filter(id=given).first()
+        row: HumanRequest | None = (
+            HumanRequest.objects.select_related("run", "answered_by").filter(id=request_id).first()
+        )
     except (DjangoValidationError, ValueError):
-        raise NotFoundError(_("%(id)s is not the id of a request.") % {"id": repr(str(given)[:100])}) from None
-    if found is None:
-        raise rights.not_found(given)
-    return found
+        raise NotFoundError(_("%(id)s is not the id of a request.") % {"id": repr(str(request_id)[:100])}) from None
+    if row is None:
+        raise rights.not_found(request_id)
+    return row
 
 
 def _with_arguments(request: HumanRequest, arguments: dict[str, Any]) -> HumanRequest:
@@ -336,21 +339,21 @@ def _signed(authority: Authority) -> dict[str, str]:
     """The names of the users; they stay when a user is deleted."""
     if authority.user is None:
         return {"by": ""}
-    found = {"by": str(authority.user.get_username())}
+    names = {"by": str(authority.user.get_username())}
     if authority.instead_of is not None:
-        found["instead_of"] = str(authority.instead_of.get_username())
-    return found
+        names["instead_of"] = str(authority.instead_of.get_username())
+    return names
 
 
-def _sticky(request: HumanRequest, kept: dict[str, Any], by: Any) -> StickyDecision:
+def _sticky(request: HumanRequest, stored: dict[str, Any], by: Any) -> StickyDecision:
     return StickyDecision(
         session_id=request.run.session_id,
         agent=request.run.agent,
         tool=request.tool,
         risk=request.risk,
-        action=kept["action"],
-        reason=kept["reason"],
+        action=stored["action"],
+        reason=stored["reason"],
         request_id=request.id,
         decided_by=by,
-        decided_by_name=kept["by"],
+        decided_by_name=stored["by"],
     )

@@ -28,8 +28,8 @@ from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.gate import NotStanding, Stop
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.people import requests, rights, rows as people_rows, site_rules, standing
-from ravi_django.runtime.people.standing import KIND, Kept, as_decision, decided, denied, is_used, recalled
+from ravi_django.runtime.people import requests, rights, rows as people_rows, site_rules, sticky
+from ravi_django.runtime.people.sticky import KIND, RecordedDecision, as_decision, decided, denied, is_used, recalled
 from ravi_django.runtime.streams.hidden import MARK
 
 log = logging.getLogger("ravi.approvals")
@@ -78,13 +78,13 @@ def checked(
     if not isinstance(arguments, dict):
         raise InvalidInputError(f"arguments is a dict of the tool's parameters, not {arguments!r}", field="arguments")
     if is_too_deep(arguments):
-        words = f"the arguments are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"
-        raise InvalidInputError(words, field="arguments")
+        message = f"the arguments are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"
+        raise InvalidInputError(message, field="arguments")
     try:
         level = Risk(risk)
     except ValueError:
-        words = f"risk is one of {', '.join(one.value for one in Risk)}, not {risk!r}"
-        raise InvalidInputError(words, field="risk") from None
+        message = f"risk is one of {', '.join(one.value for one in Risk)}, not {risk!r}"
+        raise InvalidInputError(message, field="risk") from None
     if description is not None and not isinstance(description, str):
         raise InvalidInputError(f"description is a text, not {description!r}", field="description")
     name = str(storable(tool))[:200]
@@ -138,17 +138,17 @@ def _may_be_shown(asked: Asked) -> bool:
     try:
         check_schema(asked.schema or {})
     except InvalidInputError as error:
-        words = "approvals: the schema of %s is left out of the request: %s"
-        log.warning(words, asked.tool, error, extra={"action": "approval.schema_dropped"})
+        message = "approvals: the schema of %s is left out of the request: %s"
+        log.warning(message, asked.tool, error, extra={"action": "approval.schema_dropped"})
         return False
     return True
 
 
 def _sentence(agent: str, asked: Asked) -> str:
-    shown = [f"{name}={_short(value)}" for name, value in list(asked.arguments.items())[:MAX_SHOWN]]
+    parts = [f"{name}={_short(value)}" for name, value in list(asked.arguments.items())[:MAX_SHOWN]]
     if len(asked.arguments) > MAX_SHOWN:
-        shown.append(f"{len(asked.arguments) - MAX_SHOWN} more")
-    how = f" with {', '.join(shown)}" if shown else ""
+        parts.append(f"{len(asked.arguments) - MAX_SHOWN} more")
+    how = f" with {', '.join(parts)}" if parts else ""
     return f"May {agent} call {asked.tool}{how}? It is of {asked.risk.value} risk."
 
 
@@ -181,8 +181,8 @@ async def ask(ctx: RunState, asked: Asked) -> HumanInput:
         log.exception("approvals: nobody can be asked about %s", asked.tool, extra={"action": "approval.unasked"})
         to = None
     if to is None:
-        said = {"tool": asked.tool, "call_id": asked.call_id, "risk": asked.risk.value, "decision": "denied"}
-        effects.note(Entry("log", path, "approval", result=said))
+        denial = {"tool": asked.tool, "call_id": asked.call_id, "risk": asked.risk.value, "decision": "denied"}
+        effects.note(Entry("log", path, "approval", result=denial))
         return HumanInput("deny", reason=nobody(asked.tool, asked.risk))
     effects.check_may_wait(path)
     return as_decision(await _first(ctx, path, asked, to))
@@ -194,9 +194,9 @@ async def withdraw(ctx: RunState, begun: Recorded, entry: Entry) -> None:
     effects = ctx.effects
     request = effects.facts.requests.get((begun.path, 1))
     request_id = UUID(begun.request["id"]) if request is None else request.id
-    said = {"id": str(request_id), "answer": {"action": "cancel"}}
+    result = {"id": str(request_id), "answer": {"action": "cancel"}}
     async with effects.performing():
-        effects.note_once(Entry("request.closed", f"@closed{requests.place_of(begun.path)}", KIND, result=said))
+        effects.note_once(Entry("request.closed", f"@closed{requests.journal_path(begun.path)}", KIND, result=result))
         await effects.record(entry, partial(people_rows.withdraw_request, request_id=request_id))
 
 
@@ -206,8 +206,8 @@ def _logged(ctx: RunState, path: str, asked: Asked) -> HumanInput | None:
     if row is None or (row.kind, row.name) != ("log", "approval"):
         return None
     ctx.effects.journal.take_now(row)
-    said = row.result if isinstance(row.result, dict) else {}
-    fits = said.get("decision") != "invalid"
+    denial = row.result if isinstance(row.result, dict) else {}
+    fits = denial.get("decision") != "invalid"
     return HumanInput("deny", reason=nobody(asked.tool, asked.risk) if fits else "its arguments did not fit")
 
 
@@ -216,52 +216,58 @@ async def _check_risk(ctx: RunState, row: Recorded, asked: Asked) -> None:
     known = (row.request or {}).get("risk")
     is_riskier = known is not None and Risk(known).rank < asked.risk.rank
     if is_riskier and not (row.phase == "result" and is_used(ctx, row)):
-        words = (
+        message = (
             f"at {row.path!r} a call of {asked.tool} was of {known} risk when a person was asked (entry {row.seq}), "
             f"and is of {asked.risk.value} risk now"
         )
         diff = {"path": row.path, "seq": row.seq, "recorded": {"risk": known}, "asked": {"risk": asked.risk.value}}
-        await ctx.effects.end(Stop(Stop.Kind.BLOCK, DeterminismError(words, diff=diff)))
+        await ctx.effects.end(Stop(Stop.Kind.BLOCK, DeterminismError(message, diff=diff)))
 
 
-async def _first(ctx: RunState, path: str, asked: Asked, to: Addressees) -> Kept:
+async def _first(ctx: RunState, path: str, asked: Asked, to: Addressees) -> RecordedDecision:
     """The decision of a call that has no row yet."""
     tool = ctx.toolbox.get(asked.tool)
     is_counted = paths.in_middleware()  # the call has begun
     if tool is not None and not is_counted and (refusal := ctx.effects.spent.refusal_to_ask(tool)) is not None:
         return _unasked(ctx, path, asked, refusal)
     with ctx.effects.spent.asking(asked.tool):
-        return await _found(ctx, path, asked, tool, request_for(ctx, path, asked, to))
+        return await _by_sticky_decision(ctx, path, asked, tool, request_for(ctx, path, asked, to))
 
 
-def _unasked(ctx: RunState, path: str, asked: Asked, words: str) -> Kept:
-    kept = denied(words)
-    ctx.effects.note(Entry(KIND, path, asked.tool, request=asked.request, result=kept))
-    return kept
+def _unasked(ctx: RunState, path: str, asked: Asked, reason: str) -> RecordedDecision:
+    decision = denied(reason)
+    ctx.effects.note(Entry(KIND, path, asked.tool, request=asked.request, result=decision))
+    return decision
 
 
-async def _found(ctx: RunState, path: str, asked: Asked, tool: Tool | None, request: HumanRequest) -> Kept:
+async def _by_sticky_decision(
+    ctx: RunState, path: str, asked: Asked, tool: Tool | None, request: HumanRequest
+) -> RecordedDecision:
     effects = ctx.effects
     while True:
         try:
             with effects.busy():
-                found = await effects.database.call(_look, ctx, tool, request)
+                sticky_decision = await effects.database.call(_look, ctx, tool, request)
         except DatabaseError:
             raise
         except Exception:  # raised by the site's MAY_ANSWER
             log.exception("approvals: nobody can be asked about %s", asked.tool, extra={"action": "approval.unasked"})
-            found = "nobody could be asked"
-        if isinstance(found, str):
-            return _unasked(ctx, path, asked, found)
-        if found is None:
+            sticky_decision = "nobody could be asked"
+        if isinstance(sticky_decision, str):
+            return _unasked(ctx, path, asked, sticky_decision)
+        if sticky_decision is None:
             return await _outcome(ctx, path, asked, await _open(ctx, path, asked, request))
-        answer = {"action": found.action, "reason": found.reason, "by": found.decided_by_name}
-        kept = {**decided(answer), "sticky": str(found.id)}
-        entry = Entry(KIND, path, asked.tool, request=asked.request, result=kept)
+        answer = {
+            "action": sticky_decision.action,
+            "reason": sticky_decision.reason,
+            "by": sticky_decision.decided_by_name,
+        }
+        decision = {**decided(answer), "sticky": str(sticky_decision.id)}
+        entry = Entry(KIND, path, asked.tool, request=asked.request, result=decision)
         async with effects.performing(), ctx.deciding:
             try:
-                await effects.record(entry, partial(standing.use_standing, decision=found, request=request))
-                return kept
+                await effects.record(entry, partial(sticky.use_sticky, decision=sticky_decision, request=request))
+                return decision
             except NotStanding:
                 pass  # revoked meanwhile: look again
 
@@ -271,7 +277,7 @@ def _look(ctx: RunState, tool: Tool | None, request: HumanRequest) -> str | Stic
     is addressed to the first step that has a recipient."""
     if tool is not None and tool.permission and not rights.permitted(ctx.user_id, tool.permission):
         return f"not permitted: {tool.name} needs the permission {tool.permission}, which the run's owner does not have"
-    if (stands := standing.on(ctx.effects.lease.run, request)) is not None:
+    if (stands := sticky.decision_for(ctx.effects.lease.run, request)) is not None:
         return stands
     if not requests.place_first(request, ctx.effects.present()):
         return f"it needs a person's approval, and {requests.nobody_at(request)}"
@@ -287,15 +293,15 @@ async def _open(ctx: RunState, path: str, asked: Asked, request: HumanRequest) -
     return opened
 
 
-async def _outcome(ctx: RunState, path: str, asked: Asked, opened: dict[str, Any]) -> Kept:
+async def _outcome(ctx: RunState, path: str, asked: Asked, opened: dict[str, Any]) -> RecordedDecision:
     """Wait for the answer, or the timeout."""
 
-    async def record(answer: Any, write: Write | None) -> Kept:
-        kept = decided(answer)
+    async def record(answer: Any, write: Write | None) -> RecordedDecision:
+        decision = decided(answer)
         closed = {"status": answer["status"]} if "status" in answer else {}
-        result = {"id": opened["id"], **kept, **closed}
+        result = {"id": opened["id"], **decision, **closed}
         async with ctx.effects.performing(), ctx.deciding:
             await ctx.effects.record(Entry(KIND, path, asked.tool, request=asked.request, result=result), write)
-        return kept
+        return decision
 
     return await requests.outcome(ctx.effects, (path, 1), opened, record)

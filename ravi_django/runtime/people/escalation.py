@@ -45,12 +45,12 @@ def escalate(request_id: UUID | str) -> bool:
         if not _is_due(request, now) or request.run.status in TERMINAL:
             return False
         before = request.to
-        found = _next(request, now)
-        if found is None:  # nothing visible changes: no new version
+        step = _next(request, now)
+        if step is None:  # nothing visible changes: no new version
             HumanRequest.objects.filter(id=request.id, version=request.version).update(escalates_at=None)
             return False
         request.asked_at = now
-        requests.place_at(request, *found)
+        requests.place_at(request, *step)
         if not _changed(request, "escalates_at", "level", "to", "asked_at"):
             return False
         record(request, "escalated", request.run, {"from": before, "level": request.level})
@@ -70,7 +70,7 @@ def _next(request: HumanRequest, now: datetime) -> tuple[int, datetime] | None:
     for level in range(request.level + 1, len(steps)):
         assert begins is not None  # every step except the last has a time
         ends = requests.end_of(request, level, begins)
-        if (ends is None or now < ends) and rights.means_somebody(steps[level]["to"], request):
+        if (ends is None or now < ends) and rights.has_recipient(steps[level]["to"], request):
             return level, begins
         begins = ends
     return None
@@ -93,8 +93,8 @@ def reassign_request(request_id: UUID | str, to: str, *, by: Any, name: str, rea
             request.refresh_from_db()
             raise conflict(request)
         record(request, "reassigned", request.run, {"from": before, "by": name, "reason": reason})
-        words = f"Reassigned from {before or 'staff'} to {to}"
-        log_entry(request, by, f"{words}: {reason}" if reason else words)
+        message = f"Reassigned from {before or 'staff'} to {to}"
+        log_entry(request, by, f"{message}: {reason}" if reason else message)
         notify(request_changed, request)
     return request
 
@@ -151,7 +151,7 @@ def address_for(request: HumanRequest, to: Any, user: Any, right: Authority | No
             % {"address": address, "id": request.pk}
         )
     confirms = address == "owner" and request.four_eyes  # only the agent's code and the site may ask the owner
-    if confirms or not rights.means_somebody(address, placed):
+    if confirms or not rights.has_recipient(address, placed):
         raise InvalidInputError(
             _("Nobody at %(address)s may answer request %(id)s. Choose another address.")
             % {"address": address, "id": request.id},
@@ -163,9 +163,9 @@ def address_for(request: HumanRequest, to: Any, user: Any, right: Authority | No
 
 
 def _check_stays_with_staff(request: HumanRequest, address: str, placed: HumanRequest) -> None:
-    asked, found = rights.address_now(request), rights.candidates(address, placed)
-    meant = site_rules.of_users(found, asked)
-    if any(asked not in meant[user.pk] and not users.has(user, "is_staff") for user in found):
+    asked, recipients = rights.address_now(request), rights.candidates(address, placed)
+    meant = site_rules.of_users(recipients, asked)
+    if any(asked not in meant[user.pk] and not users.has(user, "is_staff") for user in recipients):
         raise InvalidInputError(
             _("The address %(address)s includes users who are not staff. Request %(id)s is for %(asked)s.")
             % {"address": address, "id": request.id, "asked": asked},

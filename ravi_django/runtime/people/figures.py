@@ -81,11 +81,11 @@ def figures(since: datetime | None = None, tenants: Collection[str] | None = Non
         rows = rows.filter(tenant__in=tenants)
     counted = rows.filter(id__gte=first_id_of(since or present - SPAN)).values("to", about=_ABOUT)
     is_open = rows.filter(status=Status.PENDING).values("to", about=_ABOUT)
-    for found in (
+    for group_rows in (
         counted.annotate(**_counts()).order_by("-asked", "about", "to")[:GROUPS],
         is_open.annotate(open=Count("id"), oldest=Min(_ASKED_AT)).order_by("-open", "about", "to")[:GROUPS],
     ):
-        for row in found:
+        for row in group_rows:
             groups[row.pop("about"), row.pop("to")].update(row)
     return [_figures(about, to, group, present) for (about, to), group in sorted(groups.items())]
 

@@ -126,8 +126,8 @@ def unwritten(limit: int) -> list[UUID]:
 
 def find_unwritten(request_id: UUID | str) -> HumanRequest | None:
     """That request, if it has e-mails to send at its present level."""
-    found: HumanRequest | None = _unwritten().filter(id=request_id).select_related("run", "owner").first()
-    return found
+    request: HumanRequest | None = _unwritten().filter(id=request_id).select_related("run", "owner").first()
+    return request
 
 
 def tries_of(request: HumanRequest) -> dict[str, Tries]:

@@ -47,10 +47,10 @@ def _row(request: HumanRequest, event: str, run: Run, detail: dict[str, Any]) ->
     return _audit(key, request, run, event="request", name=event, detail=known)
 
 
-def record_late(run: Run, place: dict[str, Any], tool: str, answer: dict[str, Any]) -> None:
+def record_late(run: Run, call: dict[str, Any], tool: str, answer: dict[str, Any]) -> None:
     """Record the late result of a tool's call whose run has ended."""
-    key = ":".join(["late", str(run.id), *map(str, place.values())])
-    detail = {**place, "outcome": "late", "answer": answer}
+    key = ":".join(["late", str(run.id), *map(str, call.values())])
+    detail = {**call, "outcome": "late", "answer": answer}
     write_audit(_audit(key, run, run, event="tool", name=tool, detail=detail))
 
 
@@ -66,7 +66,7 @@ def _audit(key: str, owned: HumanRequest | Run, run: Run, **more: Any) -> AuditR
     )
 
 
-def log_entry(row: HumanRequest | Run, user: Any, words: str) -> None:
+def log_entry(row: HumanRequest | Run, user: Any, message: str) -> None:
     """Write to Django's own log, which the admin shows as the row's history. A site without the admin has none."""
     if user is None or not apps.is_installed("django.contrib.admin"):
         return
@@ -79,7 +79,7 @@ def log_entry(row: HumanRequest | Run, user: Any, words: str) -> None:
         object_id=str(row.pk),
         object_repr=str(row)[:200],
         action_flag=CHANGE,
-        change_message=words,
+        change_message=message,
     )
 
 

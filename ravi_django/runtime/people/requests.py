@@ -65,11 +65,13 @@ def new(
     may end earlier. expires: False if the run needs a person's decision; the last step then waits forever.
     hidden: only staff see the arguments.
     """
-    found = to or site_rules.addressees(kind, asked.get("tool", ""), asked.get("risk", "")) or Addressees.of("staff")
+    recipients = (
+        to or site_rules.addressees(kind, asked.get("tool", ""), asked.get("risk", "")) or Addressees.of("staff")
+    )
     if hidden:
         asked["details"] = {**(asked.get("details") or {}), MARK: True}
-        found = found if kind in rights.CONVERSATION else without_owner(found)
-    steps = [{"to": rights.address_of(step.to, run.owner_id), "within": step.within} for step in found.steps]
+        recipients = recipients if kind in rights.CONVERSATION else without_owner(recipients)
+    steps = [{"to": rights.address_of(step.to, run.owner_id), "within": step.within} for step in recipients.steps]
     request = HumanRequest(
         id=uuid7(),
         owner_id=run.owner_id,
@@ -82,12 +84,12 @@ def new(
         steps=steps,
         created_at=present,
         four_eyes=kind not in rights.CONVERSATION and bool(conf.FOUR_EYES)
-        if found.four_eyes is None
-        else found.four_eyes,
+        if recipients.four_eyes is None
+        else recipients.four_eyes,
         **asked,
     )
     request.arguments_hash = hash_of(request.arguments)
-    limits = [expires_at, None if found.within is None else present + timedelta(seconds=found.within)]
+    limits = [expires_at, None if recipients.within is None else present + timedelta(seconds=recipients.within)]
     request.expires_at = min((limit for limit in limits if limit is not None), default=None) if expires else None
     place_at(request, 0, _begins(request, present))
     return request
@@ -137,7 +139,7 @@ def place_first(request: HumanRequest, present: datetime) -> bool:
 
 def _first(request: HumanRequest) -> int | None:
     steps: list[dict[str, Any]] = request.steps or []
-    return next((place for place, step in enumerate(steps) if rights.means_somebody(step["to"], request)), None)
+    return next((level for level, step in enumerate(steps) if rights.has_recipient(step["to"], request)), None)
 
 
 def nobody_at(request: HumanRequest) -> str:
@@ -189,7 +191,7 @@ def hash_of(arguments: Any) -> str:
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def place_of(path: str, attempt: int = 1) -> str:
+def journal_path(path: str, attempt: int = 1) -> str:
     """The path of the journal row that opens the request of a call. "@closed" before it is the row that closes it."""
     return f"@request.{path}.{attempt}"
 
@@ -204,15 +206,15 @@ async def announce(
 ) -> None:
     """Inside of `performing`: write the request, by `write`, in one commit with the notes and the row that opens it."""
     entry = Entry(
-        "request.opened", place_of(request.path, request.attempt), name, result=request_shown(request), trace=trace
+        "request.opened", journal_path(request.path, request.attempt), name, result=request_shown(request), trace=trace
     )
     effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     await effects.record(entry, write or partial(people_rows.open_request, request=request))
 
 
-def answered(effects: Effects, place: tuple[str, int], request_id: str) -> dict[str, Any] | None:
+def answered(effects: Effects, call: tuple[str, int], request_id: str) -> dict[str, Any] | None:
     """The answer to a request as this lease has read it, EXPIRED or CLOSED. None: it is pending."""
-    request = effects.facts.requests.get(place)
+    request = effects.facts.requests.get(call)
     if request is None or str(request.id) != request_id or request.status == Status.PENDING:
         return None
     if request.status == Status.ANSWERED:
@@ -222,18 +224,18 @@ def answered(effects: Effects, place: tuple[str, int], request_id: str) -> dict[
 
 async def outcome(
     effects: Effects,
-    place: tuple[str, int],
+    call: tuple[str, int],
     opened: dict[str, Any],
     record: Callable[[Any, Write | None], Awaitable[T]],
     instead: Callable[[], Any] = lambda: None,
 ) -> T:
     """Wait for the answer to a request, for something `instead`, or for the timeout; returns what `record` returns.
 
-    `place` is the path and attempt of the call, `opened` as `opened` makes it. `record` gets the answer (EXPIRED after
+    `call` is the path and attempt of the call, `opened` as `opened` makes it. `record` gets the answer (EXPIRED after
     the timeout, CLOSED when the request was closed without one) and commits it, by `write` where that is given. When
     that raises NotDue, an answer was first or there is more time, and the wait continues.
     """
-    row = effects.facts.requests.get(place)
+    row = effects.facts.requests.get(call)
     if row is not None and str(row.id) == opened["id"]:
         until = row.expires_at  # a retry of the run may have given it more time
     else:
@@ -242,15 +244,15 @@ async def outcome(
     while True:
 
         def met(until: datetime | None = until) -> tuple[Any, Write | None] | None:
-            found = answered(effects, place, opened["id"])
-            found = instead() if found is None else found
-            if found is not None:
-                return found, None
+            answer = answered(effects, call, opened["id"])
+            answer = instead() if answer is None else answer
+            if answer is not None:
+                return answer, None
             return (dict(EXPIRED), expire) if until is not None and effects.present() >= until else None
 
-        found, write = await effects.wait(Wait("request", opened["id"], met, until), place[0])
+        answer, write = await effects.wait(Wait("request", opened["id"], met, until), call[0])
         try:
-            return await record(found, write)
+            return await record(answer, write)
         except NotDue as error:
             until = error.until or until
         await effects.refresh()
@@ -332,19 +334,19 @@ async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str
     """Wait for the answer, a signal in its place, or the timeout."""
     effects = ctx.effects
 
-    async def record(found: Any, write: Write | None) -> HumanInput:
+    async def record(answer_or_signal: Any, write: Write | None) -> HumanInput:
         async with effects.performing():
-            if not isinstance(found, tuple):
-                closed = {"status": found["status"]} if "status" in found else {}
-                entry = Entry(KIND, path, NAME, result={"id": opened["id"], **_answer(found), **closed})
+            if not isinstance(answer_or_signal, tuple):
+                closed = {"status": answer_or_signal["status"]} if "status" in answer_or_signal else {}
+                entry = Entry(KIND, path, NAME, result={"id": opened["id"], **_answer(answer_or_signal), **closed})
                 await effects.record(entry, write)
-                return _answer(found)
-            answer = _answer({"action": SIGNAL, "payload": await payload_of(effects, found)})
-            write = partial(people_rows.relay_signal, request_id=UUID(opened["id"]), signal_id=found[0])
+                return _answer(answer_or_signal)
+            answer = _answer({"action": SIGNAL, "payload": await payload_of(effects, answer_or_signal)})
+            write = partial(people_rows.relay_signal, request_id=UUID(opened["id"]), signal_id=answer_or_signal[0])
             try:
                 await effects.record(Entry(KIND, path, NAME, result={"id": opened["id"], **answer}), write)
             except NotDue:  # an answer was accepted first
-                effects._given.discard(found[0])  # another question of this name may take the signal
+                effects._given.discard(answer_or_signal[0])  # another question of this name may take the signal
                 raise
         return answer
 
@@ -352,9 +354,9 @@ async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str
     return await outcome(effects, (path, 1), opened, record, take)
 
 
-def _answer(found: dict[str, Any]) -> HumanInput:
+def _answer(answer: dict[str, Any]) -> HumanInput:
     """The parts of an answer that the agent's code gets."""
-    return HumanInput(found["action"], found.get("text", ""), by=found.get("by", ""), payload=found.get("payload"))
+    return HumanInput(answer["action"], answer.get("text", ""), by=answer.get("by", ""), payload=answer.get("payload"))
 
 
 def text_of(field: str, value: Any, least: int, most: int) -> str:
@@ -370,10 +372,10 @@ def choices_of(choices: Sequence[str] | None, free_text: bool) -> list[str] | No
         return None
     if isinstance(choices, str) or not 2 <= len(choices) <= MAX_CHOICES:
         raise InvalidInputError(f"choices are 2 to {MAX_CHOICES} texts", field="choices")
-    found = [text_of("choices", choice, 1, MAX_CHOICE) for choice in choices]
-    if len(set(found)) < len(found):
+    texts = [text_of("choices", choice, 1, MAX_CHOICE) for choice in choices]
+    if len(set(texts)) < len(texts):
         raise InvalidInputError("choices must differ from each other", field="choices")
-    return found
+    return texts
 
 
 def expiry(ctx: RunState, timeout: Any) -> datetime | None:

@@ -95,7 +95,7 @@ def check_changed(right: Authority, request: HumanRequest) -> None:
         )
 
 
-def could_answer(user: Any, request: HumanRequest) -> bool:
+def may_answer_unsaved(user: Any, request: HumanRequest) -> bool:
     """Whether `user` could answer a request that is not saved, at any of its steps."""
     present = as_now(user)
     if present is None:
@@ -132,7 +132,7 @@ def visible(user: Any) -> QuerySet[HumanRequest]:
     return HumanRequest.objects.filter(_all_rights(present) | Q(owner=present))
 
 
-def why_not(user: Any, request: HumanRequest) -> str:
+def refusal(user: Any, request: HumanRequest) -> str:
     """Why `user` may not answer it; "" if they may."""
     try:
         check(user, request)
@@ -150,8 +150,8 @@ def open_among(user: Any, requests: Sequence[HumanRequest]) -> set[UUID]:
         return set()
     others = delegators(present)
     asked = {"own": _rights([present])[0]}
-    asked |= {f"place_{number}": place for number, place in enumerate(_places(present, others))}
-    columns = {name: ExpressionWrapper(found, output_field=BooleanField()) for name, found in asked.items()}
+    asked |= {f"place_{number}": right for number, right in enumerate(_places(present, others))}
+    columns = {name: ExpressionWrapper(right, output_field=BooleanField()) for name, right in asked.items()}
     rows = HumanRequest.objects.filter(pk__in=[request.pk for request in requests]).annotate(**columns).in_bulk()
     return {
         request.pk
@@ -176,8 +176,8 @@ def as_now(user: Any) -> Any:
     """The user as the database has it now; None for an anonymous, inactive or deleted one."""
     if not getattr(user, "is_authenticated", False) or user.pk is None:
         return None
-    found = get_user_model()._default_manager.filter(pk=user.pk).first()
-    return found if found is not None and found.is_active else None
+    row = get_user_model()._default_manager.filter(pk=user.pk).first()
+    return row if row is not None and row.is_active else None
 
 
 def permitted(user_id: str | None, permission: str) -> bool:
@@ -262,10 +262,10 @@ def _rights(users: Sequence[Any]) -> list[Q]:
 def _right(user: Any, meant: Collection[str]) -> Q:
     if has(user, "is_superuser"):
         return ~_own_calls(user)
-    found = Q(to__in=meant) | Q(to="owner", owner=user)
+    rights = Q(to__in=meant) | Q(to="owner", owner=user)
     if has(user, "is_staff"):
-        found |= _STAFFS
-    return found & in_tenant(user) & ~_own_calls(user)
+        rights |= _STAFFS
+    return rights & in_tenant(user) & ~_own_calls(user)
 
 
 def in_tenant(user: Any) -> Q:
@@ -280,8 +280,8 @@ def delegators(user: Any) -> list[Any]:
     rows = Delegation.objects.filter(
         Q(until__isnull=True) | Q(until__gt=clock.now()), delegate=user, since__lte=clock.now()
     )
-    found = {row.user_id: row.user for row in rows.select_related("user")[:MOST]}
-    return [other for other in found.values() if other.is_active]
+    users_by_id = {row.user_id: row.user for row in rows.select_related("user")[:MOST]}
+    return [other for other in users_by_id.values() if other.is_active]
 
 
 def have_a_tenant(delegate: Any, user: Any) -> bool:
@@ -295,7 +295,7 @@ def candidates(to: str, request: HumanRequest) -> list[Any]:
     return list(islice((user for user in _meant(to, request) if user is not None), MOST))
 
 
-def means_somebody(to: str, request: HumanRequest) -> bool:
+def has_recipient(to: str, request: HumanRequest) -> bool:
     """Whether the address has a recipient. True if that is not known: for a permission of a backend without
     `with_perm`, and an address of more users than READ."""
     if to.startswith("permission:") and not site_rules.holders_are_known():
@@ -314,9 +314,9 @@ def address_of(to: str, owner_id: Any) -> str:
 
 def _meant(to: str, request: HumanRequest) -> Iterator[Any]:
     """The recipients; a None at the end if there are more users than READ."""
-    found = site_rules.users_at(to, request.owner_id)[: site_rules.READ + 1]
-    for place, user in enumerate(found.iterator(chunk_size=MOST)):
-        if place == site_rules.READ:
+    recipients = site_rules.users_at(to, request.owner_id)[: site_rules.READ + 1]
+    for number, user in enumerate(recipients.iterator(chunk_size=MOST)):
+        if number == site_rules.READ:
             yield None
         elif _is_open_to_tenant(user, request) and not _is_own_call(user, request) and site_rules.allows(user, request):
             yield user

@@ -22,7 +22,7 @@ from ravi_django.runtime.journal.outbox import TOP_UP
 from ravi_django.runtime.lease.facts import PERSONS
 from ravi_django.runtime.lease.gate import NotDue, TooManyRequests
 from ravi_django.runtime.people.records import log_entry, notify, record, record_all
-from ravi_django.runtime.people.standing import stick
+from ravi_django.runtime.people.sticky import save_sticky
 from ravi_django.runtime.runs.waking import require, touch
 from ravi_django.signals import request_answered, request_closed, request_opened
 
@@ -175,7 +175,7 @@ def answer_request(
         if not changed:
             raise conflict(request)
         if sticky is not None:
-            stick(sticky)
+            save_sticky(sticky)
         if request.signal:
             sent = {name: answer.get(name, "") for name in ("action", "text", "by")}
             reply = Signal(run_id=run.id, name=request.signal, payload=sent, woke=not inside, consumed_at=clock.now())

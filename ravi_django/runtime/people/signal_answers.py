@@ -22,7 +22,7 @@ from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.people import answers
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.checks import scope_of
-from ravi_django.runtime.runs.signals import Sent, send_signal, signal, wake
+from ravi_django.runtime.runs.signals import SentSignal, send_signal, signal, wake
 
 _ANSWER = frozenset({"action", "text", "values", "arguments", "reason", "sticky"})
 _OF_REQUEST = "hitl:"  # and the request's id
@@ -52,8 +52,8 @@ def send(run: Run, name: str, payload: Any = None, *, by: Any, idempotency_key: 
         _lock(run.id)  # a repeat waits for the first
         known = Signal.objects.filter(run_id=run.id, key=key).values_list("name", "payload").first()
         if known not in (None, (name, payload)):
-            words = f"this idempotency key belongs to another signal to run {run.id}; use a new key"
-            raise IdempotencyMismatchError(words)
+            message = f"this idempotency key belongs to another signal to run {run.id}; use a new key"
+            raise IdempotencyMismatchError(message)
         if known is None and _send(run, name, payload, by, key):  # consumed: no wait takes it
             Signal.objects.create(run_id=run.id, name=name, payload=payload, key=key, consumed_at=clock.now())
 
@@ -79,7 +79,7 @@ def _send(run: Run, name: str, payload: Any, by: Any, key: str = "") -> bool:
     return False
 
 
-def _send_unless_asked(run_id: UUID, name: str, payload: Any, key: str) -> Sent | UUID:
+def _send_unless_asked(run_id: UUID, name: str, payload: Any, key: str) -> SentSignal | UUID:
     """Send the signal. If the run has a question of this name, return the question's id instead; an open one first.
 
     The run is locked: a question that is opened meanwhile finds the signal, or this finds the question.
@@ -87,8 +87,8 @@ def _send_unless_asked(run_id: UUID, name: str, payload: Any, key: str) -> Sent 
     with transaction.atomic():
         _lock(run_id)
         named = HumanRequest.objects.filter(run_id=run_id, signal=name).order_by("created_at", "id")
-        found = named.filter(status=HumanRequest.Status.PENDING).first() or named.last()
-        return found.id if found else send_signal(run_id, name, payload, key or _key(uuid4().hex))
+        question = named.filter(status=HumanRequest.Status.PENDING).first() or named.last()
+        return question.id if question else send_signal(run_id, name, payload, key or _key(uuid4().hex))
 
 
 def _by_id(run: Run, name: str) -> UUID | None:

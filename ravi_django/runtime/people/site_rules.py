@@ -43,14 +43,16 @@ def active_users() -> QuerySet[Any]:
 
 def of_users(users: Sequence[Any], to: str | None) -> dict[Any, list[str]]:
     """The addresses of each user, in a constant number of queries. `to`: only those needed to compare with it."""
-    found = {user.pk: [f"user:{user.get_username()}", *(["staff"] if has(user, "is_staff") else [])] for user in users}
+    addresses = {
+        user.pk: [f"user:{user.get_username()}", *(["staff"] if has(user, "is_staff") else [])] for user in users
+    }
     if to is None or to.startswith("group:"):
-        for pk, name in _groups(list(found)):
-            found[pk].append(f"group:{name}")
+        for pk, name in _groups(list(addresses)):
+            addresses[pk].append(f"group:{name}")
     if to is None or to.startswith("permission:"):
         for pk, name in _permissions([user for user in users if not has(user, "is_superuser")]):
-            found[pk].append(f"permission:{name}")
-    return found
+            addresses[pk].append(f"permission:{name}")
+    return addresses
 
 
 def _groups(pks: list[Any]) -> Iterable[tuple[Any, str]]:
@@ -71,9 +73,11 @@ def _permissions(users: Sequence[Any]) -> Iterator[tuple[Any, str]]:
             for name in getattr(user, "get_all_permissions", frozenset)():
                 yield user.pk, name
         return
-    for place in ("user_permissions", "groups__permissions"):
-        rows = model._default_manager.filter(pk__in=[user.pk for user in users], **{f"{place}__isnull": False})
-        for pk, app, codename in rows.values_list("pk", f"{place}__content_type__app_label", f"{place}__codename"):
+    for relation in ("user_permissions", "groups__permissions"):
+        rows = model._default_manager.filter(pk__in=[user.pk for user in users], **{f"{relation}__isnull": False})
+        for pk, app, codename in rows.values_list(
+            "pk", f"{relation}__content_type__app_label", f"{relation}__codename"
+        ):
             yield pk, f"{app}.{codename}"
 
 
@@ -84,14 +88,16 @@ def cache_permissions(users: Collection[Any]) -> None:
     plain = [user for user in users if not has(user, "is_superuser")]
     for user in plain:
         user._perm_cache = set()
-    found = {user.pk: user._perm_cache for user in plain}
+    caches = {user.pk: user._perm_cache for user in plain}
     for pk, name in _permissions(plain):
-        found[pk].add(name)
+        caches[pk].add(name)
 
 
 def _is_djangos_own(model: Any) -> bool:
-    own = getattr(model, "get_all_permissions", None) is PermissionsMixin.get_all_permissions
-    return own and list(settings.AUTHENTICATION_BACKENDS) == ["django.contrib.auth.backends.ModelBackend"]
+    has_djangos_method = getattr(model, "get_all_permissions", None) is PermissionsMixin.get_all_permissions
+    return has_djangos_method and list(settings.AUTHENTICATION_BACKENDS) == [
+        "django.contrib.auth.backends.ModelBackend"
+    ]
 
 
 def users_at(to: str, owner_id: Any) -> QuerySet[Any]:
@@ -102,36 +108,36 @@ def users_at(to: str, owner_id: Any) -> QuerySet[Any]:
     try:
         match kind:
             case "owner" if owner_id is not None:
-                found = active.filter(pk=owner_id)
+                matching = active.filter(pk=owner_id)
             case "user":
-                found = active.filter(**{model.USERNAME_FIELD: name})
+                matching = active.filter(**{model.USERNAME_FIELD: name})
             case "group":
-                found = active.filter(groups__name=name)
+                matching = active.filter(groups__name=name)
             case "permission":
-                found = active.filter(pk__in=_holders(name))
+                matching = active.filter(pk__in=_holders(name))
             case _ if has_field("is_staff"):
-                found = active.filter(is_staff=True)
+                matching = active.filter(is_staff=True)
             case _:  # `is_staff` is a property, as in Django's documentation
-                found = active.filter(pk__in=[user.pk for user in active.iterator() if has(user, "is_staff")])
+                matching = active.filter(pk__in=[user.pk for user in active.iterator() if has(user, "is_staff")])
     except (
         ValueError,
         TypeError,
         DjangoValidationError,
         FieldError,
     ):  # an invalid user name, or the model has no such field
-        found = active.none()
-    meant: QuerySet[Any] = found.order_by("pk").distinct()
+        matching = active.none()
+    meant: QuerySet[Any] = matching.order_by("pk").distinct()
     return meant
 
 
 def _holders(permission: str) -> set[Any]:
     active = True if has_active_field() else None
-    found = set()
+    user_ids = set()
     for backend in _backends():
         if hasattr(backend, "with_perm"):
             users = backend.with_perm(permission, is_active=active, include_superusers=False)
-            found.update(users.values_list("pk", flat=True)[: READ + 1])
-    return found
+            user_ids.update(users.values_list("pk", flat=True)[: READ + 1])
+    return user_ids
 
 
 def _backends() -> list[Any]:
@@ -160,23 +166,23 @@ OF_KIND: dict[str, Any] = {  # unless RAVI["ADDRESSEES"] says otherwise
 
 def addressees(kind: str, tool: str = "", risk: str = "") -> Addressees | None:
     """The addresses in RAVI["ADDRESSEES"] for requests of this kind, or of the kind "budget". None: nobody."""
-    given = {**OF_KIND, **conf.ADDRESSEES}.get(kind)
-    if isinstance(given, Mapping) and not set(given) & {"to", "steps"}:
-        given = next((given[key] for key in (tool, risk, "*") if key in given), None)
-    return None if given is None else Addressees.of(given, "ADDRESSEES")
+    value = {**OF_KIND, **conf.ADDRESSEES}.get(kind)
+    if isinstance(value, Mapping) and not set(value) & {"to", "steps"}:
+        value = next((value[key] for key in (tool, risk, "*") if key in value), None)
+    return None if value is None else Addressees.of(value, "ADDRESSEES")
 
 
-def faults(setting: Any) -> Iterator[str]:
+def setting_errors(setting: Any) -> Iterator[str]:
     """Errors in RAVI["ADDRESSEES"], with their place."""
     if not isinstance(setting, Mapping):
         yield f" is {setting!r}, not a dict of addresses by kind"
         return
-    for kind, given in setting.items():
+    for kind, rule in setting.items():
         if kind not in OF_KIND:
             yield f" has an unknown kind {kind!r}: there are {', '.join(OF_KIND)}"
             continue
-        by_tool = isinstance(given, Mapping) and not set(given) & {"to", "steps"}
-        for key, value in given.items() if by_tool else [("", given)]:
+        by_tool = isinstance(rule, Mapping) and not set(rule) & {"to", "steps"}
+        for key, value in rule.items() if by_tool else [("", rule)]:
             try:
                 if value is not None:
                     Addressees.of(value)
@@ -221,12 +227,12 @@ def only_one(theirs: Collection[str] | None) -> str:
 def _tenants(user: Any, unsaid: Collection[str] | None) -> Collection[str] | None:
     try:
         hook = _hook("TENANT_OF")
-        found = unsaid if hook is None else hook(user)
-        if found is None:
+        tenants = unsaid if hook is None else hook(user)
+        if tenants is None:
             return None
-        theirs = {found} if isinstance(found, str) else set(found)
+        theirs = {tenants} if isinstance(tenants, str) else set(tenants)
         if not all(isinstance(tenant, str) for tenant in theirs):
-            raise TypeError(f"it returned {found!r}")
+            raise TypeError(f"it returned {tenants!r}")
     except Exception as error:
         log.exception("RAVI['TENANT_OF'] failed: the user has no tenant", extra={"action": "people.hook_failed"})
         raise ForbiddenError(UNKNOWN) from error
@@ -255,6 +261,6 @@ def language_of(user: Any) -> str:
 
 
 def _hook(name: str) -> Callable[..., Any] | None:
-    given = getattr(conf, name)
-    found: Callable[..., Any] | None = import_string(given) if isinstance(given, str) else given
-    return found
+    value = getattr(conf, name)
+    hook: Callable[..., Any] | None = import_string(value) if isinstance(value, str) else value
+    return hook

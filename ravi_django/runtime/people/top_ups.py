@@ -68,7 +68,10 @@ async def _open(effects: Effects, path: str) -> HumanRequest | None:
     if not arguments:
         return None
     attempt = 1
-    while effects.journal.system(place := requests.place_of(path, attempt)) or place in effects.requested:
+    while (
+        effects.journal.system(path_of_request := requests.journal_path(path, attempt))
+        or path_of_request in effects.requested
+    ):
         attempt += 1
     request = requests.new(
         run,
@@ -88,16 +91,16 @@ async def _open(effects: Effects, path: str) -> HumanRequest | None:
         await requests.announce(effects, request, request.tool, partial(open_top_up, request=request))
     except TooManyRequests:
         return None
-    effects.requested[place] = str(request.id)
+    effects.requested[path_of_request] = str(request.id)
     return request
 
 
 def note_closed(effects: Effects, path: str) -> None:
     """Report in the stream that the request at `path` is answered."""
-    for (place, attempt), request in effects.facts.requests.items():
-        if place == path and request.tool == TOP_UP and request.answer:
+    for (request_path, attempt), request in effects.facts.requests.items():
+        if request_path == path and request.tool == TOP_UP and request.answer:
             result = {"id": str(request.id), "answer": request.answer}
-            closed = f"@closed{requests.place_of(path, attempt)}"
+            closed = f"@closed{requests.journal_path(path, attempt)}"
             effects.note_once(Entry("request.closed", closed, request.tool, result=result))
 
 
@@ -130,13 +133,15 @@ def suggestion(lease: Lease) -> tuple[str, dict[str, Any], dict[str, Any]]:
     known = {name: (limit, spent) for name, limit, spent, _ in states(account)}
     used = {name: (limit, spent) for name, (limit, spent) in known.items() if spent >= limit}
     arguments = {
-        name: _shown(name, max(limit, spent) + (first.get(name) or limit)) for name, (limit, spent) in used.items()
+        name: _as_number(name, max(limit, spent) + (first.get(name) or limit)) for name, (limit, spent) in used.items()
     }
-    words = ", ".join(f"{_shown(name, spent)} of {name} {_shown(name, limit)}" for name, (limit, spent) in used.items())
+    detail = ", ".join(
+        f"{_as_number(name, spent)} of {name} {_as_number(name, limit)}" for name, (limit, spent) in used.items()
+    )
     tree = _tree(root.id).annotate(tokens=F("input_tokens") + F("output_tokens")).order_by("-tokens", "id")
     by = [f"{run.agent} ({run.id}): {run.tokens} tokens, {run.cost.normalize():f} dollars" for run in tree[:USERS]]
     text = (
-        f"The budget of {root.agent} is used up: {words}. "
+        f"The budget of {root.agent} is used up: {detail}. "
         f"Its run {lease.run_id} ({lease.run.agent}) wants to continue. "
         f"Used by: {'; '.join(by)}. Approve these limits or others, or deny."
     )
@@ -148,7 +153,7 @@ def _schema(spent: Mapping[str, Decimal]) -> dict[str, Any]:
     properties = {
         name: {
             "type": "number" if name == "max_cost_usd" else "integer",
-            "exclusiveMinimum": _shown(name, amount),
+            "exclusiveMinimum": _as_number(name, amount),
             "exclusiveMaximum": TOP_COST if name == "max_cost_usd" else 2**62,
             "description": "The new limit for the run and its sub-agents.",
         }
@@ -199,7 +204,7 @@ def _raise(tree: UUID, limits: Mapping[str, Any]) -> bool:
         return bool(changes and BudgetAccount.objects.filter(key=account.key).update(**changes))
 
 
-def _shown(name: str, value: Decimal) -> int | float:
+def _as_number(name: str, value: Decimal) -> int | float:
     return float(value) if name == "max_cost_usd" else int(value)
 
 

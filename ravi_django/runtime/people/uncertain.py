@@ -41,16 +41,16 @@ async def decide(ctx: RunState, entry: Entry, why: str, *, not_before: datetime 
 
     answer: dict[str, Any] = await effects.wait(Wait("request", request_id, met), "")
     closed = {"id": request_id, "answer": answer, **hidden.of_call(entry.request)}
-    place = requests.place_of(entry.path, entry.attempt)
-    effects.note_once(Entry("request.closed", f"@closed{place}", "uncertain", result=closed))
+    request_path = requests.journal_path(entry.path, entry.attempt)
+    effects.note_once(Entry("request.closed", f"@closed{request_path}", "uncertain", result=closed))
     return answer
 
 
 def asked(effects: Effects, entry: Entry) -> str | None:
     """The id of the request about this attempt, if it is open."""
-    place = requests.place_of(entry.path, entry.attempt)
-    opened = effects.journal.system(place)
-    return effects.requested.get(place) or (opened.result["id"] if opened is not None else None)
+    request_path = requests.journal_path(entry.path, entry.attempt)
+    opened = effects.journal.system(request_path)
+    return effects.requested.get(request_path) or (opened.result["id"] if opened is not None else None)
 
 
 async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime | None) -> str:
@@ -74,7 +74,7 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
         hidden=bool(hidden.of_call(entry.request)),
     )
     await requests.address(effects, request)
-    effects.requested[requests.place_of(entry.path, entry.attempt)] = str(request.id)
+    effects.requested[requests.journal_path(entry.path, entry.attempt)] = str(request.id)
     async with effects.performing():
         await requests.announce(effects, request, "uncertain", trace=entry.trace)
     late, _ = await effects.database.call(running, effects, entry)
@@ -133,8 +133,8 @@ def end_late(run: Run, entry: Entry, worker: str, content: list[Any] | None) -> 
     result is an answer like a person's: the first one counts. Where nobody was asked, it is the result of the check, or
     of a run that has ended a record of the audit log."""
     answer = {"outcome": "happened", "result": content, "by": f"worker {worker}"}
-    place = {"generation": run.generation, "path": entry.path, "attempt": entry.attempt}
-    asked = HumanRequest.objects.filter(run_id=run.id, kind=HumanRequest.Kind.UNCERTAIN, **place)
+    call = {"generation": run.generation, "path": entry.path, "attempt": entry.attempt}
+    asked = HumanRequest.objects.filter(run_id=run.id, kind=HumanRequest.Kind.UNCERTAIN, **call)
     with transaction.atomic():
         held = Run.objects.select_for_update(no_key=True).filter(id=run.id).first()
         request = asked.order_by("-id").first()
@@ -142,7 +142,7 @@ def end_late(run: Run, entry: Entry, worker: str, content: list[Any] | None) -> 
             return
         if held.generation != run.generation or (request is None and held.status in TERMINAL):
             if content is not None:
-                record_late(held, place, entry.name, answer)
+                record_late(held, call, entry.name, answer)
             return
         if content is not None and request is None:
             result = {**answer, **hidden.of_call(entry.request)}

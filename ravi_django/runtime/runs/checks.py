@@ -112,25 +112,25 @@ def owner_of(user: Any) -> Any:
     return user if user is not None and user.is_authenticated else None
 
 
-def session_of(given: Session | UUID | str | None, owner: Any) -> Session | None:
-    if given is None:
+def session_of(session: Session | UUID | str | None, owner: Any) -> Session | None:
+    if session is None:
         return None
-    if isinstance(given, Session):
-        is_others = owner is not None and not has(owner, "is_superuser") and given.owner_id != owner.pk
-        if is_others or given.parent_session_id is not None:
-            raise SessionNotFoundError(given.id)
-        return given
-    if (wanted := uuid_of(given)) is None:
-        raise InvalidInputError(f"session must be a session, its id or a name, not {given!r}", field="session")
+    if isinstance(session, Session):
+        is_others = owner is not None and not has(owner, "is_superuser") and session.owner_id != owner.pk
+        if is_others or session.parent_session_id is not None:
+            raise SessionNotFoundError(session.id)
+        return session
+    if (wanted := uuid_of(session)) is None:
+        raise InvalidInputError(f"session must be a session, its id or a name, not {session!r}", field="session")
     return _by_id(wanted, owner)
 
 
 def _by_id(wanted: UUID, owner: Any) -> Session:
     rows = Session.objects.all() if owner is None else Session.objects.for_user(owner)
-    found: Session | None = rows.filter(id=wanted, parent_session=None).first()  # a child's session is its own
-    if found is None:
+    session: Session | None = rows.filter(id=wanted, parent_session=None).first()  # a child's session is its own
+    if session is None:
         raise SessionNotFoundError(wanted)
-    return found
+    return session
 
 
 class Thread(str):
@@ -144,29 +144,31 @@ def thread_in(session: Session | UUID | str | None, input: Any) -> Session | UUI
     return session
 
 
-def conversation_of(given: Session | UUID | str | None, owner: Any, tenant: str) -> Session | None:
+def conversation_of(session: Session | UUID | str | None, owner: Any, tenant: str) -> Session | None:
     """As `session_of`, and by name."""
-    return named(given, owner, tenant) if isinstance(given, str) else session_of(given, owner)
+    return named(session, owner, tenant) if isinstance(session, str) else session_of(session, owner)
 
 
 def named(text: str, owner: Any, tenant: str) -> Session:
     """The conversation with this name. A text that is a UUID is an id; a Thread only if it is the id of a session of
     the owner. A conversation that does not exist is returned unstored."""
     key = {"tenant": tenant, "owner_key": "" if owner is None else str(owner.pk), "name": str(check_name(text))}
-    found: Session | None = None
+    session: Session | None = None
     if (wanted := uuid_of(text)) is not None and isinstance(text, Thread):
         rows = Session.objects.filter(owner=owner, erasure=None, parent_session=None)  # a superuser's own ones too
-        found = (rows.filter(tenant=tenant) if tenant else rows).filter(id=wanted).first()
+        session = (rows.filter(tenant=tenant) if tenant else rows).filter(id=wanted).first()
     elif wanted is not None:
         return _by_id(wanted, owner)
-    return found or Session.objects.filter(**key).first() or Session(owner=owner, **key)
+    return session or Session.objects.filter(**key).first() or Session(owner=owner, **key)
 
 
 def check_name(value: Any, field: str = "session") -> str:
     """The name of a conversation."""
     if not isinstance(value, str) or not 1 <= len(value) <= 200 or _CONTROL.search(value):
-        words = f"the name of a conversation has 1 to 200 characters without control characters; this is {value!r:.100}"
-        raise InvalidInputError(words, field=field)
+        message = (
+            f"the name of a conversation has 1 to 200 characters without control characters; this is {value!r:.100}"
+        )
+        raise InvalidInputError(message, field=field)
     return value
 
 
@@ -231,8 +233,8 @@ def start_of(value: datetime | timedelta | float | None) -> datetime | None:
     if not isinstance(value, datetime):
         return present + timedelta(seconds=check_seconds("start_at", value, MAX_START_S))
     if timezone.is_naive(value):
-        words = f"start_at has no time zone: {value}; use django.utils.timezone.make_aware, or a timedelta from now"
-        raise InvalidInputError(words, field="start_at")
+        message = f"start_at has no time zone: {value}; use django.utils.timezone.make_aware, or a timedelta from now"
+        raise InvalidInputError(message, field="start_at")
     if value > present + timedelta(seconds=MAX_START_S):
         raise InvalidInputError(
             f"start_at is {value}, more than {MAX_START_S / 86400:g} days from now", field="start_at"
@@ -258,10 +260,10 @@ def tenant_of(value: str) -> str:
 def first_error(error: ValidationError) -> str:
     """Pydantic's first error, with its place."""
     problem = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(str(part) for part in problem["loc"])
-    return f"{place}: {problem['msg']}" if place else problem["msg"]
+    location = ".".join(str(part) for part in problem["loc"])
+    return f"{location}: {problem['msg']}" if location else problem["msg"]
 
 
-def scope_of(owner: Any, place: AgentId | str, key: str) -> str:
+def scope_of(owner: Any, target: AgentId | str, key: str) -> str:
     check_text("idempotency_key", key, 200)
-    return hashlib.sha256(f"{getattr(owner, 'pk', None)}\0{place}\0{key}".encode()).hexdigest()
+    return hashlib.sha256(f"{getattr(owner, 'pk', None)}\0{target}\0{key}".encode()).hexdigest()

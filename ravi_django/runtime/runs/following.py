@@ -32,10 +32,10 @@ TRIES = 300  # without a frame between them
 def find(run: Any, user: Any = None) -> Run:
     """The row as it is now; with `user`, if they may see it. Raises NotFoundError."""
     key = run_id_of(run)
-    found: Run | None = (Run.objects.for_user(user) if user is not None else Run.objects.all()).filter(id=key).first()
-    if found is None:
+    row: Run | None = (Run.objects.for_user(user) if user is not None else Run.objects.all()).filter(id=key).first()
+    if row is None:
         raise NotFoundError(f"there is no run {key}{' of this user' if user else ''}")
-    return found
+    return row
 
 
 def _is_blocked(tree: UUID, after: int) -> bool:

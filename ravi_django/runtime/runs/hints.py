@@ -95,12 +95,12 @@ def publish(task: str, *args: str) -> None:
 
 def send_many(run_ids: Sequence[UUID]) -> list[UUID]:
     """Hint several runs, up to the first failure; returns the runs that were not hinted."""
-    for place, run_id in enumerate(run_ids):
+    for index, run_id in enumerate(run_ids):
         try:
             send(run_id)
         except Exception as error:
             log.warning("run %s: no hint sent: %s", run_id, error, extra={"action": "dispatch.failed"})
-            return list(run_ids[place:])
+            return list(run_ids[index:])
     return []
 
 

@@ -115,5 +115,5 @@ def typed(result_type: Any) -> ResultType:
     try:
         return result_type if isinstance(result_type, ResultType) else ResultType(result_type)
     except InvalidInputError as error:
-        words = str(error).removeprefix("result_model ")
-        raise InvalidInputError(f"result_schema {words}", field="result_schema") from error
+        detail = str(error).removeprefix("result_model ")
+        raise InvalidInputError(f"result_schema {detail}", field="result_schema") from error

@@ -81,9 +81,9 @@ def _insert_run(run: Run, message: dict[str, Any], session: Session | None, *, i
         beside = f"""UPDATE ravi_session SET agent = %(agent)s::text, updated_at = {NOW} FROM run
   WHERE ravi_session.id = %(session)s::uuid RETURNING ravi_session.created_at, updated_at"""  # noqa: S608
     else:
-        names, its, more = postgres.insertable(clock.stamp(session))
+        names, selected, more = postgres.insertable(clock.stamp(session))
         params |= more
-        beside = f"INSERT INTO ravi_session ({names}) SELECT {its} FROM run RETURNING created_at, updated_at"  # noqa: S608
+        beside = f"INSERT INTO ravi_session ({names}) SELECT {selected} FROM run RETURNING created_at, updated_at"  # noqa: S608
     claim_at = claim_order.in_sql(
         "%(run_priority)s::int", "%(run_owner_id)s::text", "%(run_tenant)s::text", "%(run_id)s::uuid"
     )
@@ -174,10 +174,10 @@ def branches_of(session: Session, user: Any) -> list[list[Run]]:
     seen = Session.objects.for_user(user).of_family(session.family or session.id)
     runs = Run.objects.filter(session__in=seen, parent=None)
     forks = runs.filter(forked_from__isnull=False)
-    found = runs.filter(Q(forked_from__isnull=False) | Q(id__in=forks.values("forked_from")))
+    related = runs.filter(Q(forked_from__isnull=False) | Q(id__in=forks.values("forked_from")))
     origins: dict[UUID, UUID] = {}  # the run that each one descends from
     groups: dict[UUID, list[Run]] = {}
-    for run in found.only("id", "session", "forked_from").order_by("id")[:MOST_BRANCHES]:  # before their forks
+    for run in related.only("id", "session", "forked_from").order_by("id")[:MOST_BRANCHES]:  # before their forks
         source = run.forked_from or run.id
         origins[run.id] = origins.get(source, source)
         groups.setdefault(origins[run.id], []).append(run)
@@ -191,17 +191,17 @@ def steer(run: Run, message: dict[str, Any]) -> Run | None:
         message = {**message, "id": run.idempotency_scope}
     with transaction.atomic():
         at_work = active_root(run).exclude(status=Status.BLOCKED).filter(cancel_requested_at=None)
-        found = at_work.select_for_update(no_key=True).first()
-        given = InboxMessage.objects.filter(message_id=message["id"], run__session_id=run.session_id)
-        if (first := given.select_related("run").first()) is not None:
+        running = at_work.select_for_update(no_key=True).first()
+        earlier = InboxMessage.objects.filter(message_id=message["id"], run__session_id=run.session_id)
+        if (first := earlier.select_related("run").first()) is not None:
             if first.body["payload"] != message["payload"]:
                 raise IdempotencyMismatchError(f"this idempotency key belongs to another message to run {first.run_id}")
             return first.run
-        if found is not None:
+        if running is not None:
             body = {**message, "metadata": {**message["metadata"], STEERS: True}}
-            InboxMessage.objects.create(run=found, message_id=message["id"], body=body)
-            touch([found.id])
-        return found
+            InboxMessage.objects.create(run=running, message_id=message["id"], body=body)
+            touch([running.id])
+        return running
 
 
 def pass_on(run: Run) -> None:

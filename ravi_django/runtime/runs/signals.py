@@ -49,12 +49,12 @@ def wake(run_id: UUID | str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentSignal:
     new: bool  # False for a key that the run has already
     woke: bool  # False when `wake_silent` has to be called
 
 
-def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> Sent:
+def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> SentSignal:
     """Write a signal and wake the run in the same transaction. Inside a caller's transaction, which may be long, the
     run is not woken: call `wake_silent` after the commit.
 
@@ -66,7 +66,7 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> S
         if status is None:
             raise NotFoundError(f"there is no run {run_id}")
         if key and Signal.objects.filter(run_id=run_id, key=key).exists():
-            return Sent(new=False, woke=True)  # whatever status the run has now
+            return SentSignal(new=False, woke=True)  # whatever status the run has now
         if status in TERMINAL:
             raise IllegalTransitionError(f"run {run_id} is already {status} and takes no signals")
         row = Signal(run_id=run_id, name=name, payload=payload, key=key, woke=not inside)
@@ -75,11 +75,11 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> S
                 row.save(force_insert=True)
         except IntegrityError:
             if key and Signal.objects.filter(run_id=run_id, key=key).exists():
-                return Sent(new=False, woke=True)
+                return SentSignal(new=False, woke=True)
             raise
         if not inside:
             touch([row.run_id])
-    return Sent(new=True, woke=not inside)
+    return SentSignal(new=True, woke=not inside)
 
 
 def wake_silent(run_id: UUID | str) -> bool:
@@ -95,11 +95,11 @@ def wake_silent(run_id: UUID | str) -> bool:
 
 def silent(limit: int, older_than_s: float = 0.0) -> list[UUID]:
     """Runs with signals or answers that did not wake them: the writer died after the commit."""
-    found: list[UUID] = []
+    run_ids: list[UUID] = []
     before = clock.after(-older_than_s)
     for rows in (
         Signal.objects.filter(woke=False, created_at__lte=before),
         HumanRequest.objects.filter(woke=False, answered_at__lte=before),
     ):
-        found += rows.values_list("run_id", flat=True).distinct()[: max(0, limit - len(found))]
-    return found
+        run_ids += rows.values_list("run_id", flat=True).distinct()[: max(0, limit - len(run_ids))]
+    return run_ids

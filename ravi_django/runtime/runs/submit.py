@@ -44,14 +44,14 @@ def submit_once(
     result_schema: Any = None,
     send: Any = None,
     run_id: UUID | None = None,
-    said: Mapping[str, Any] | None = None,
+    message_body: Mapping[str, Any] | None = None,
     find: Callable[[AgentId], specs.RunnableAgent] = specs.find_or_list,
     on_busy: str = "enqueue",
 ) -> tuple[Run, bool]:
     """`submit` in `lifecycle`, which says more; also returns whether the run is new.
 
     `send` replaces the hint on commit. `run_id` makes the call safe to repeat. `find` returns the agent or raises: REST
-    and sockets check the user's rights there. `said` is the body of a message to `session`: the idempotency key is then
+    and sockets check the user's rights there. `message_body` is for a message to `session`: the idempotency key is then
     scoped to (user, session), and a repeat must have that body. `on_busy` does not interrupt here.
     """
     agent_id = checks.address_of(agent)
@@ -59,13 +59,13 @@ def submit_once(
     message = checks.message_of(agent_id, input)
     owner, tenant = checks.owner_of(user), checks.tenant_of(tenant)
     session = checks.thread_in(session, input)
-    found = checks.conversation_of(session, owner, tenant)
+    conversation = checks.conversation_of(session, owner, tenant)
     wanted = None if result_schema is None else results.typed(result_schema)
     run = Run(
         id=run_id or uuid7(),
         agent=str(agent_id),
         owner=owner,
-        tenant=tenant or (found.tenant if found else ""),
+        tenant=tenant or (conversation.tenant if conversation else ""),
         priority=checks.priority_of(priority).value,
         budget=checks.budget_of(budget),
         deadline=checks.moment_of("deadline", deadline),
@@ -75,16 +75,18 @@ def submit_once(
     if (wake_at := checks.start_of(start_at)) is not None:
         run.status, run.wake_at, on_busy = Status.QUEUED, wake_at, "enqueue"
     if idempotency_key is not None:
-        place = agent_id if said is None or found is None else f"session:{found.id}"
-        run.idempotency_scope = checks.scope_of(owner, place, idempotency_key)
-        run.request_digest = _request_digest(run, message, session, start_at) if said is None else digest_of(dict(said))
+        target = agent_id if message_body is None or conversation is None else f"session:{conversation.id}"
+        run.idempotency_scope = checks.scope_of(owner, target, idempotency_key)
+        run.request_digest = (
+            _request_digest(run, message, session, start_at) if message_body is None else digest_of(dict(message_body))
+        )
         if (first := first_of(run, wanted)) is not None:
             return first, False
     message, used = files.resolve(message, owner)
     found_agent = found_agent or find(agent_id)
     found_agent.check_variables(run.metadata)
     run.agent_version = found_agent.version
-    run.session = found or Session(owner=run.owner, tenant=run.tenant)
+    run.session = conversation or Session(owner=run.owner, tenant=run.tenant)
     if is_new := run.session._state.adding:  # also one that the caller has made
         run.session.agent, run.session.title = run.agent, run.session.title or checks.title_of(message)
     if on_busy == "reject" and not is_new and sessions.is_busy(run):
@@ -123,8 +125,8 @@ def _create(run: Run, message: Message) -> Run:
 
 def named(name: str, user: Any, agent: str, tenant: str = "") -> str:
     """The id of the user's conversation of this name, which is made at first use, or of the session with this id."""
-    found = checks.named(name, checks.owner_of(user), checks.tenant_of(tenant))
-    stored: Any = sessions.stored(found, agent)
+    session = checks.named(name, checks.owner_of(user), checks.tenant_of(tenant))
+    stored: Any = sessions.stored(session, agent)
     return str(stored.id)
 
 

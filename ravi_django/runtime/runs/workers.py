@@ -174,16 +174,16 @@ def due_for_hint(limit: int) -> list[UUID]:
     which no worker can claim do not fill every batch."""
     quiet = Q(hint_after__isnull=True) | Q(hint_after__lte=clock.now())
     with transaction.atomic():
-        found: list[tuple[UUID, int]] = []
+        due: list[tuple[UUID, int]] = []
         for part in (expired(), timed(), ready()):
-            found += skip_locked(part.filter(quiet)).values_list("id", "hints")[: limit - len(found)]
+            due += skip_locked(part.filter(quiet)).values_list("id", "hints")[: limit - len(due)]
         groups: dict[int, list[UUID]] = {}
-        for run_id, hints in found:
+        for run_id, hints in due:
             groups.setdefault(min(hints, 6), []).append(run_id)
         for hints, ids in groups.items():
             delay = min(conf.SWEEP_S * 2**hints, 300.0)
             Run.objects.filter(id__in=ids).update(hints=F("hints") + 1, hint_after=clock.after(delay))
-    return [run_id for run_id, _ in found]
+    return [run_id for run_id, _ in due]
 
 
 def hint_failed(run_ids: Sequence[UUID]) -> None:

@@ -58,20 +58,20 @@ _MAY_NOT_RUN = (
 async def follow(ctx: RunState, topic: TopicId | str, session: bool, every_s: int | timedelta) -> None:
     """The path of the row is the topic, without a number: a replay need not follow again. So an agent's attribute may
     say that it follows already. Only a refusal has a number, because the code may go on differently after it."""
-    wanted = _own(ctx, topic_of(topic), session)
+    wanted = _follow_of_run(ctx, topic_of(topic), session)
     every_s = wanted.every_s = check_whole("every_s", seconds_of(every_s), 0, MAX_EVERY_S)
-    place = _place(wanted.topic, session)
+    key = _path_key(wanted.topic, session)
     async with ctx.following:
-        changes, known = ctx.followed.get(place, (0, None))
+        changes, known = ctx.followed.get(key, (0, None))
         if known is not None and known != every_s:
             changes += 1
-        path = f"@follow.{changes}.{every_s}.{place}"
+        path = f"@follow.{changes}.{every_s}.{key}"
         if known != every_s and ctx.effects.journal.system(path) is None:
             await _follow(ctx, wanted, path)
-        ctx.followed[place] = changes, every_s
+        ctx.followed[key] = changes, every_s
 
 
-def _place(topic: str, session: bool) -> str:
+def _path_key(topic: str, session: bool) -> str:
     return f"{'session' if session else 'agent'}.{topic}"
 
 
@@ -101,28 +101,28 @@ def _refusal(owner_id: Any, agent: AgentId, followed: TopicId | None = None) -> 
     if followed is None:
         return None
     try:
-        found = specs.find(agent)
+        runnable = specs.find(agent)
     except AgentNotFoundError as error:
         return ForbiddenError(str(error))
     try:
-        access.check_follow(owner, found, followed)
+        access.check_follow(owner, runnable, followed)
     except (ForbiddenError, AgentNotFoundError):  # the agent runs: it need not be hidden from its user
-        words = f"{agent} may not follow {followed} for user {owner.get_username()!r}"
-        return ForbiddenError(words if access.may_run(owner, found) else words + _MAY_NOT_RUN)
+        message = f"{agent} may not follow {followed} for user {owner.get_username()!r}"
+        return ForbiddenError(message if access.may_run(owner, runnable) else message + _MAY_NOT_RUN)
     return None
 
 
 async def unfollow(ctx: RunState, topic: TopicId | str, session: bool) -> None:
     effects, path, name = ctx.effects, ctx.path(), str(topic)
-    own = _own(ctx, topic_of(topic), session)
-    place = _place(own.topic, session)
-    ctx.followed[place] = ctx.followed.get(place, (0, None))[0] + 1, None
+    wanted = _follow_of_run(ctx, topic_of(topic), session)
+    key = _path_key(wanted.topic, session)
+    ctx.followed[key] = ctx.followed.get(key, (0, None))[0] + 1, None
     if (row := await effects.recall(path, "unfollow", name, {"session": bool(session)})) is not None:
         raise_recorded(row)
         return
     entry = Entry("unfollow", path, name, request={"session": bool(session)})
     async with effects.performing():
-        await effects.record(entry, partial(follow_rows.unfollow, follower=own.follower, topic=own.topic))
+        await effects.record(entry, partial(follow_rows.unfollow, follower=wanted.follower, topic=wanted.topic))
 
 
 async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -> None:
@@ -133,7 +133,7 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
             ctx.message_ids[data.id] = row.request["message"]
         raise_recorded(row)
         return
-    run, place, depth = effects.lease.run, topic_of(topic), ctx.publication_depth + 1
+    run, topic_id, depth = effects.lease.run, topic_of(topic), ctx.publication_depth + 1
     seed = f"{run.id}:{run.generation}:{path}:emit"  # another worker makes the same one, a fork another
     key = None if id is None else checked_id(id)
     message_id = key or hashlib.sha256(seed.encode()).hexdigest()[:32]
@@ -147,11 +147,11 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
         except InputTooLargeError as error:
             await refuse(ctx, entry, PermanentError(str(error)))
         if depth > MAX_HOPS:
-            await refuse(ctx, entry, PermanentError(_CIRCLE.format(place, MAX_HOPS)))
+            await refuse(ctx, entry, PermanentError(_CIRCLE.format(topic_id, MAX_HOPS)))
         if (refusal := await effects.database.call(_refusal, run.owner_id, ctx.agent_id)) is not None:
             await refuse(ctx, entry, refusal)
         cause = None if ctx.cause == message_id else ctx.cause
-        message = message_for(place, payload, data, message_id, ctx.agent_id, ctx.conversation, cause)
+        message = message_for(topic_id, payload, data, message_id, ctx.agent_id, ctx.conversation, cause)
         made = publication_of(message, run.tenant, f"run:{run.id}", depth, key)
         made.owner_id, made.run_id = run.owner_id, run.id
         entry.result = value
@@ -162,7 +162,7 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
             asyncio.get_running_loop().run_in_executor(None, fan_out.hint, made.id)  # the broker may be slow
 
 
-def _own(ctx: RunState, topic: TopicId, session: bool) -> Follow:
+def _follow_of_run(ctx: RunState, topic: TopicId, session: bool) -> Follow:
     run = ctx.effects.lease.run
     return row_of(
         str(ctx.agent_id),
@@ -179,14 +179,14 @@ KIND = "follow.updated"
 
 async def update(ctx: RunState, metadata: Mapping[str, Any]) -> None:
     effects, path = ctx.effects, ctx.path()
-    run, given = effects.lease.run, storable(metadata_of(metadata))
-    if await effects.recall(path, KIND, "", given) is not None:
+    run, values = effects.lease.run, storable(metadata_of(metadata))
+    if await effects.recall(path, KIND, "", values) is not None:
         return
-    own = (str(ctx.agent_id), run.owner_id, run.tenant)
-    followers = [follow_rows.follower_of(*own), follow_rows.follower_of(*own, run.session_id)]
-    write = partial(update_follows, followers=followers, metadata=given)
+    identity = (str(ctx.agent_id), run.owner_id, run.tenant)
+    followers = [follow_rows.follower_of(*identity), follow_rows.follower_of(*identity, run.session_id)]
+    write = partial(update_follows, followers=followers, metadata=values)
     async with effects.performing():
-        await effects.record(Entry(KIND, path, request={"metadata": given}), write)
+        await effects.record(Entry(KIND, path, request={"metadata": values}), write)
 
 
 @appending

@@ -23,7 +23,7 @@ from ravi_django.db import connection, transaction
 from ravi_django.models import ACTIVE, Follow, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.social import delivery_rows
-from ravi_django.runtime.social.delivery_rows import SIGNAL, Letter, ToLive, ToNew
+from ravi_django.runtime.social.delivery_rows import SIGNAL, FollowerMessage, ToLive, ToNew
 
 REST_S = 300.0  # from a failure of the follower's run until it gets another
 
@@ -46,26 +46,26 @@ class UnknownAgent(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class Delivery:
     follower: Follower
-    letter: Letter
+    letter: FollowerMessage
 
 
 @dataclass(slots=True)
-class Delivered:
+class DeliveryResult:
     """The results, by the ids of the follows."""
 
-    given: list[UUID] = field(default_factory=list)
+    delivered: list[UUID] = field(default_factory=list)
     busy: list[UUID] = field(default_factory=list)  # a row that it needs is locked, or has just changed
     later: list[UUID] = field(default_factory=list)  # RAVI["FEED_UNREAD"] are unread, or its last run has failed
-    own: list[UUID] = field(default_factory=list)  # the run that published it: it does not get it back
+    publishers: list[UUID] = field(default_factory=list)  # the run that published it: it does not get it back
     failed: dict[UUID, Exception] = field(default_factory=dict)
     woken: list[UUID] = field(default_factory=list)  # runs that can be claimed now
 
 
-def deliver(dues: Sequence[Due]) -> Delivered:
+def deliver(deliveries: Sequence[Delivery]) -> DeliveryResult:
     """Deliver to all of them at once; after an error to each alone, so that the others are delivered."""
-    found, parts = Delivered(), [dues] if dues else []
+    result, parts = DeliveryResult(), [deliveries] if deliveries else []
     while parts:
         part = parts.pop()
         try:
@@ -77,61 +77,63 @@ def deliver(dues: Sequence[Due]) -> Delivered:
             raise  # of the database, not of these rows
         except DatabaseError as error:
             if len(part) == 1:
-                found.failed[part[0].follower.id] = error
+                result.failed[part[0].follower.id] = error
             else:
-                parts = [[due] for due in reversed(part)]
+                parts = [[delivery] for delivery in reversed(part)]
         else:
-            found.given += done.given
-            found.busy += done.busy
-            found.later += done.later
-            found.own += done.own
-            found.woken += done.woken
-    return found
+            result.delivered += done.delivered
+            result.busy += done.busy
+            result.later += done.later
+            result.publishers += done.publishers
+            result.woken += done.woken
+    return result
 
 
-def _deliver_at_once(dues: Sequence[Due]) -> Delivered:
-    found = Delivered()
-    homes = of_homeless([due.follower.id for due in dues if due.follower.home_id is None])
-    found.busy += homes.busy
-    live, idle = _targets(_at_their_homes(dues, homes))
-    to_live = _still_live(live, found)
-    to_new = _places(idle, found)
-    found.woken = [*delivery_rows.to_live_runs(to_live), *delivery_rows.to_new_runs(to_new)]
+def _deliver_at_once(deliveries: Sequence[Delivery]) -> DeliveryResult:
+    result = DeliveryResult()
+    homes = of_homeless([one.follower.id for one in deliveries if one.follower.home_id is None])
+    result.busy += homes.busy
+    live, idle = _targets(_at_their_homes(deliveries, homes))
+    to_live = _still_live(live, result)
+    to_new = _places(idle, result)
+    result.woken = [*delivery_rows.to_live_runs(to_live), *delivery_rows.to_new_runs(to_new)]
     places = {one.follow_id: one.session_id for one in to_live} | {one.follow_id: one.session_id for one in to_new}
     delivery_rows.note_delivered(places)
     firsts = {first: places[follow_id] for follow_id, first in homes.first.items() if follow_id in places}
     moved = [Follow(id=first, home_id=home) for first, home in firsts.items() if first not in places]
     Follow.objects.bulk_update(moved, ["home_id"], batch_size=500)  # where their other follows look for it
-    found.given = list(places)
-    return found
+    result.delivered = list(places)
+    return result
 
 
-def _at_their_homes(dues: Sequence[Due], homes: Homes) -> list[Due]:
+def _at_their_homes(deliveries: Sequence[Delivery], homes: Homes) -> list[Delivery]:
     """With the home of another follow of the same follower, where there is one; without the busy ones."""
     busy = set(homes.busy)
     return [
-        replace(due, follower=due.follower._replace(home_id=homes.known.get(due.follower.id, due.follower.home_id)))
-        for due in dues
-        if due.follower.id not in busy
+        replace(one, follower=one.follower._replace(home_id=homes.known.get(one.follower.id, one.follower.home_id)))
+        for one in deliveries
+        if one.follower.id not in busy
     ]
 
 
-def _targets(dues: Sequence[Due]) -> tuple[list[tuple[Due, UUID]], list[Due]]:
-    """The run that gets each message, as read without a lock; and the dues that have no run."""
-    runs = _at_home(dues, ACTIVE)
-    runs |= _at_home([due for due in dues if due.follower.id not in runs], [Status.QUEUED])
-    runs |= _waiting([due.follower for due in dues if due.follower.id not in runs and due.follower.session_id is None])
-    live = [(due, runs[due.follower.id]) for due in dues if due.follower.id in runs]
-    return live, [due for due in dues if due.follower.id not in runs]
+def _targets(deliveries: Sequence[Delivery]) -> tuple[list[tuple[Delivery, UUID]], list[Delivery]]:
+    """The run that gets each message, as read without a lock; and the deliveries without a run."""
+    runs = _at_home(deliveries, ACTIVE)
+    runs |= _at_home([one for one in deliveries if one.follower.id not in runs], [Status.QUEUED])
+    runs |= _waiting(
+        [one.follower for one in deliveries if one.follower.id not in runs and one.follower.session_id is None]
+    )
+    live = [(one, runs[one.follower.id]) for one in deliveries if one.follower.id in runs]
+    return live, [one for one in deliveries if one.follower.id not in runs]
 
 
-def _at_home(dues: Sequence[Due], statuses: Sequence[Status]) -> dict[UUID, UUID]:
+def _at_home(deliveries: Sequence[Delivery], statuses: Sequence[Status]) -> dict[UUID, UUID]:
     """The follower's own run in its home. It is queued when a run of another owner is active there."""
-    settled = [due.follower for due in dues if due.follower.home_id is not None]
+    settled = [one.follower for one in deliveries if one.follower.home_id is not None]
     rows = _roots_in({one.home_id for one in settled}, {one.agent for one in settled}, statuses)
     here = {row[1:]: row[0] for row in rows}
-    found = {one.id: here.get((one.home_id, one.agent, one.owner_id, one.tenant)) for one in settled}
-    return {follow_id: run_id for follow_id, run_id in found.items() if run_id is not None}
+    run_ids = {one.id: here.get((one.home_id, one.agent, one.owner_id, one.tenant)) for one in settled}
+    return {follow_id: run_id for follow_id, run_id in run_ids.items() if run_id is not None}
 
 
 def _roots_in(
@@ -146,13 +148,13 @@ def _roots_in(
 
 def _waiting(followers: Sequence[Follower]) -> dict[UUID, UUID]:
     """The newest run of the agent and its owner that waits for a feed's items, in any session."""
-    found: dict[UUID, UUID] = {}
+    run_ids: dict[UUID, UUID] = {}
     for owned in (True, False):
         ids = [one.id for one in followers if (one.owner_id is not None) is owned]
         runs = _newest_waiting(OuterRef("owner_id") if owned else None)
         rows = Follow.objects.filter(id__in=ids).annotate(run=Subquery(runs)).filter(run__isnull=False)
-        found |= dict(rows.values_list("id", "run"))
-    return found
+        run_ids |= dict(rows.values_list("id", "run"))
+    return run_ids
 
 
 def _newest_waiting(owner: Any) -> QuerySet[Run, Any]:
@@ -166,7 +168,7 @@ def _newest_waiting(owner: Any) -> QuerySet[Run, Any]:
     return rows.order_by("-id").values("id")[:1]
 
 
-def _still_live(live: Sequence[tuple[Due, UUID]], found: Delivered) -> list[ToLive]:
+def _still_live(live: Sequence[tuple[Delivery, UUID]], result: DeliveryResult) -> list[ToLive]:
     """Lock the runs, and leave out those that are locked, that have ended, or that have enough unread."""
     rows = (
         Run.objects.filter(id__in={run_id for _, run_id in live})
@@ -178,42 +180,42 @@ def _still_live(live: Sequence[tuple[Due, UUID]], found: Delivered) -> list[ToLi
     counts = unread.order_by().values("run_id").annotate(count=Count("id"))
     full = set(counts.filter(count__gte=conf.FEED_UNREAD).values_list("run_id", flat=True))
     to_live = []
-    for due, run_id in live:
+    for delivery, run_id in live:
         status, agent, session_id = held.get(run_id, ("", "", None))
-        if run_id == due.letter.by:
-            found.own.append(due.follower.id)
-        elif agent != due.follower.agent or status not in (*ACTIVE, Status.QUEUED):
-            found.busy.append(due.follower.id)
+        if run_id == delivery.letter.by:
+            result.publishers.append(delivery.follower.id)
+        elif agent != delivery.follower.agent or status not in (*ACTIVE, Status.QUEUED):
+            result.busy.append(delivery.follower.id)
         elif run_id in full:
-            found.later.append(due.follower.id)
+            result.later.append(delivery.follower.id)
         else:
-            to_live.append(ToLive(due.follower.id, due.letter, run_id, session_id))
+            to_live.append(ToLive(delivery.follower.id, delivery.letter, run_id, session_id))
     return to_live
 
 
-def _places(idle: Sequence[Due], found: Delivered) -> list[ToNew]:
+def _places(idle: Sequence[Delivery], result: DeliveryResult) -> list[ToNew]:
     """Where the runs of idle agents begin: in the follower's home, which is locked then, or in a new session."""
-    wanted = {due.follower.home_id for due in idle if due.follower.home_id is not None}
+    wanted = {one.follower.home_id for one in idle if one.follower.home_id is not None}
     rows = Session.objects.filter(id__in=wanted).order_by("id").select_for_update(skip_locked=True, no_key=True)
     held = set(rows.values_list("id", flat=True))
-    active = _roots_in(held, {due.follower.agent for due in idle}, ACTIVE)
+    active = _roots_in(held, {one.follower.agent for one in idle}, ACTIVE)
     taken = {(session_id, agent): owner for _, session_id, agent, *owner in active}  # with the tenant
     resting = _resting(held)
     to_new = []
-    for due in idle:
-        one = due.follower
-        place = (one.home_id, one.agent)
-        if one.home_id is not None and (one.home_id not in held or taken.get(place) == [one.owner_id, one.tenant]):
-            found.busy.append(one.id)  # a run that has just started there gets it
+    for delivery in idle:
+        one = delivery.follower
+        thread = (one.home_id, one.agent)
+        if one.home_id is not None and (one.home_id not in held or taken.get(thread) == [one.owner_id, one.tenant]):
+            result.busy.append(one.id)  # a run that has just started there gets it
             continue
-        if (*place, one.owner_id, one.tenant) in resting:
-            found.later.append(one.id)
+        if (*thread, one.owner_id, one.tenant) in resting:
+            result.later.append(one.id)
             continue
-        status = Status.QUEUED if place in taken else Status.PENDING  # behind somebody else's
+        status = Status.QUEUED if thread in taken else Status.PENDING  # behind somebody else's
         if one.home_id is not None:
-            taken[place] = [one.owner_id, one.tenant]
+            taken[thread] = [one.owner_id, one.tenant]
         to_new.append(
-            ToNew(one.id, due.letter, uuid7(), one.home_id or uuid7(), one.home_id is None, status, one.version)
+            ToNew(one.id, delivery.letter, uuid7(), one.home_id or uuid7(), one.home_id is None, status, one.version)
         )
     return to_new
 

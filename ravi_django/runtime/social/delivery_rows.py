@@ -24,7 +24,7 @@ PRIORITY = Priority.LOW  # a person who waits comes before ten thousand feeds
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class FollowerMessage:
     """A message to followers. Many followers share the same object."""
 
     id: str  # the inbox's: a repeat is the same message
@@ -37,7 +37,7 @@ class ToLive:
     """A live run that gets a message."""
 
     follow_id: UUID
-    letter: Letter
+    letter: FollowerMessage
     run_id: UUID
     session_id: UUID
 
@@ -47,7 +47,7 @@ class ToNew:
     """A new run with its first message."""
 
     follow_id: UUID
-    letter: Letter
+    letter: FollowerMessage
     run_id: UUID
     session_id: UUID
     fresh: bool  # the session is new, too
@@ -55,34 +55,34 @@ class ToNew:
     version: int | None  # of the agent's spec
 
 
-def to_live_runs(given: Sequence[ToLive]) -> list[UUID]:
+def to_live_runs(targets: Sequence[ToLive]) -> list[UUID]:
     """Write message and wake-up, once for each run and message; returns the runs that can be claimed."""
-    if not given:
+    if not targets:
         return []
     if not postgres.in_use():
-        return _to_live_by_orm(given)
-    places, letters = _letters([one.letter for one in given])
-    rows = [[one.run_id, places[one.letter.id]] for one in given]
+        return _to_live_by_orm(targets)
+    places, letters = _letters([one.letter for one in targets])
+    rows = [[one.run_id, places[one.letter.id]] for one in targets]
     params = claim_order.parameters(PRIORITY) | {"rows": json_text(rows), "letters": letters}
     return [run_id for run_id, status in postgres.execute(_TO_LIVE, params) if status == Status.PENDING]
 
 
-def to_new_runs(given: Sequence[ToNew]) -> list[UUID]:
+def to_new_runs(targets: Sequence[ToNew]) -> list[UUID]:
     """Create runs with their first message, and the new sessions; returns the runs that can be claimed."""
-    if not given:
+    if not targets:
         return []
     if outbox.is_on():
-        _write_events(given)
+        _write_events(targets)
     if not postgres.in_use():
-        return _to_new_by_orm(given)
-    places, letters = _letters([one.letter for one in given])
+        return _to_new_by_orm(targets)
+    places, letters = _letters([one.letter for one in targets])
     rows = [
         [one.follow_id, one.run_id, one.session_id, one.fresh, one.status, one.version, places[one.letter.id]]
-        for one in given
+        for one in targets
     ]
     sql, params = _begin_statement()
     postgres.execute(sql, params | claim_order.parameters() | {"rows": json_text(rows), "letters": letters})
-    return [one.run_id for one in given if one.status == Status.PENDING]
+    return [one.run_id for one in targets if one.status == Status.PENDING]
 
 
 def note_delivered(homes: Mapping[UUID, UUID]) -> None:
@@ -96,11 +96,11 @@ def note_delivered(homes: Mapping[UUID, UUID]) -> None:
     Follow.objects.bulk_update(moved, ["home_id"], batch_size=500)
 
 
-def _letters(given: Sequence[Letter]) -> tuple[dict[str, int], str]:
-    """The place of each different letter by its id, and the letters as JSON."""
-    unique = {letter.id: letter for letter in given}
+def _letters(letters: Sequence[FollowerMessage]) -> tuple[dict[str, int], str]:
+    """The index of each different letter by its id, and the letters as JSON."""
+    unique = {letter.id: letter for letter in letters}
     documents = [[letter.id, letter.body] for letter in unique.values()]
-    return {name: place for place, name in enumerate(unique)}, json_text(documents)
+    return {name: index for index, name in enumerate(unique)}, json_text(documents)
 
 
 def json_text(rows: Any) -> str:
@@ -168,15 +168,15 @@ SELECT count(*) FROM runs"""  # noqa: S608
     return sql, params | more
 
 
-def _columns(row: Model, given: Mapping[str, str]) -> tuple[str, str, dict[str, str | None]]:
-    """The columns of many new rows, and their values: the SQL of `given`, else the value of `row` as a parameter."""
+def _columns(row: Model, expressions: Mapping[str, str]) -> tuple[str, str, dict[str, str | None]]:
+    """The columns of new rows and their values: SQL from `expressions`, else parameters with the values of `row`."""
     values: dict[str, str] = {}
     params: dict[str, str | None] = {}
     fields: Any = row._meta.concrete_fields
     for one in fields:
         value = getattr(row, one.attname)
-        if one.column in given:
-            values[one.column] = given[one.column]
+        if one.column in expressions:
+            values[one.column] = expressions[one.column]
         elif not isinstance(value, DatabaseDefault):
             name = f"{row._meta.model_name}_{one.column}"
             values[one.column] = f"%({name})s::{cast(one)}"
@@ -187,21 +187,21 @@ def _columns(row: Model, given: Mapping[str, str]) -> tuple[str, str, dict[str, 
 # ---------------------------------------------------------------------------------------------- through the ORM
 
 
-def _to_live_by_orm(given: Sequence[ToLive]) -> list[UUID]:
+def _to_live_by_orm(targets: Sequence[ToLive]) -> list[UUID]:
     known = set(
         InboxMessage.objects.filter(
-            run_id__in=[one.run_id for one in given], message_id__in={one.letter.id for one in given}
+            run_id__in=[one.run_id for one in targets], message_id__in={one.letter.id for one in targets}
         ).values_list("run_id", "message_id")
     )
-    new = {(one.run_id, one.letter.id): one for one in given if (one.run_id, one.letter.id) not in known}.values()
+    new = {(one.run_id, one.letter.id): one for one in targets if (one.run_id, one.letter.id) not in known}.values()
     InboxMessage.objects.bulk_create(clock.stamp(_message(one, SIGNAL)) for one in new)
     ids = {one.run_id for one in new}
     Run.objects.filter(id__in=ids).update(**woken(PRIORITY))
     return list(Run.objects.filter(id__in=ids, status=Status.PENDING).values_list("id", flat=True))
 
 
-def _to_new_by_orm(given: Sequence[ToNew]) -> list[UUID]:
-    follows = Follow.objects.in_bulk([one.follow_id for one in given])
+def _to_new_by_orm(targets: Sequence[ToNew]) -> list[UUID]:
+    follows = Follow.objects.in_bulk([one.follow_id for one in targets])
     Session.objects.bulk_create(
         clock.stamp(
             Session(
@@ -212,15 +212,15 @@ def _to_new_by_orm(given: Sequence[ToNew]) -> list[UUID]:
                 title=follows[one.follow_id].topic[:200],
             )
         )
-        for one in given
+        for one in targets
         if one.fresh
     )
-    for agent in {follows[one.follow_id].agent for one in given if not one.fresh}:
-        spoken = [one.session_id for one in given if not one.fresh and follows[one.follow_id].agent == agent]
+    for agent in {follows[one.follow_id].agent for one in targets if not one.fresh}:
+        spoken = [one.session_id for one in targets if not one.fresh and follows[one.follow_id].agent == agent]
         Session.objects.filter(id__in=spoken).update(agent=agent, updated_at=clock.now())
-    Run.objects.bulk_create(claim_order.stamp(_run(one, follows[one.follow_id])) for one in given)
-    InboxMessage.objects.bulk_create(clock.stamp(_message(one)) for one in given)
-    return [one.run_id for one in given if one.status == Status.PENDING]
+    Run.objects.bulk_create(claim_order.stamp(_run(one, follows[one.follow_id])) for one in targets)
+    InboxMessage.objects.bulk_create(clock.stamp(_message(one)) for one in targets)
+    return [one.run_id for one in targets if one.status == Status.PENDING]
 
 
 def _run(one: ToNew, follow: Follow) -> Run:
@@ -241,7 +241,7 @@ def _message(one: ToLive | ToNew, name: str = "") -> InboxMessage:
     return InboxMessage(run_id=one.run_id, message_id=one.letter.id, name=name, body=dict(one.letter.body))
 
 
-def _write_events(given: Sequence[ToNew]) -> None:
-    follows = Follow.objects.in_bulk([one.follow_id for one in given])
-    runs = ((_run(one, follows[one.follow_id]), one.letter.body) for one in given)
+def _write_events(targets: Sequence[ToNew]) -> None:
+    follows = Follow.objects.in_bulk([one.follow_id for one in targets])
+    runs = ((_run(one, follows[one.follow_id]), one.letter.body) for one in targets)
     outbox.write([event for run, body in runs for event in outbox.of_submit(run, body)])

@@ -24,9 +24,9 @@ from ravi_django.kernel import DataPayload, Message, TopicId
 from ravi_django.models import FeedItem, Follow, Publication
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.inbox import as_depth, depth_in
-from ravi_django.runtime.social.deliveries import Delivered, Due, UnknownAgent, deliver
-from ravi_django.runtime.social.delivery_rows import Letter
-from ravi_django.runtime.social.follow_rows import Locked, forget, lock_followers, move_up, put_off
+from ravi_django.runtime.social.deliveries import Delivery, DeliveryResult, UnknownAgent, deliver
+from ravi_django.runtime.social.delivery_rows import FollowerMessage
+from ravi_django.runtime.social.follow_rows import LockedFollow, forget, lock_followers, move_up, put_off
 
 log = logging.getLogger("ravi.fan_out")
 
@@ -64,16 +64,18 @@ def deliver_due(limit: int, rights: Rights | None = None) -> DueBatch | None:
         present = due[0][1]
         looked = lock_followers([follow_id for follow_id, _ in due], rights)
         forget(FeedItem.objects.filter(follow_id__in=looked.refused), "nobody may be given them any more")
-        chosen, letters = _letters({one.follower.id: one for one in looked.found})
-        dues = [Due(one.follower, letters[one.follower.id]) for one in looked.found if one.follower.id in letters]
-        given = deliver(dues)
-        given.failed |= {one.follower.id: UnknownAgent(one.follower.agent) for one in looked.unknown}
+        chosen, letters = _letters({one.follower.id: one for one in looked.allowed})
+        deliveries = [
+            Delivery(one.follower, letters[one.follower.id]) for one in looked.allowed if one.follower.id in letters
+        ]
+        result = deliver(deliveries)
+        result.failed |= {one.follower.id: UnknownAgent(one.follower.agent) for one in looked.unknown}
         chosen |= _items([one.follower.id for one in looked.unknown])
-        _settle(chosen, given, present)
+        _settle(chosen, result, present)
         put_off((one.follower.id for one in looked.undecided), present + timedelta(seconds=AGAIN_S))
-        reported = [one.follower.id for one in looked.found if one.dropped and one.follower.id in given.given]
+        reported = [one.follower.id for one in looked.allowed if one.dropped and one.follower.id in result.delivered]
         Follow.objects.filter(id__in=reported).update(dropped=0)
-        return DueBatch(len(looked.ids), given.woken)
+        return DueBatch(len(looked.ids), result.woken)
 
 
 def _due(limit: int) -> list[tuple[UUID, datetime]]:
@@ -82,7 +84,7 @@ def _due(limit: int) -> list[tuple[UUID, datetime]]:
     return list(rows.annotate(present=clock.now()).order_by("due").values_list("follow_id", "present")[:limit])
 
 
-def _letters(follows: Mapping[UUID, Locked]) -> tuple[dict[UUID, list[Item]], dict[UUID, Letter]]:
+def _letters(follows: Mapping[UUID, LockedFollow]) -> tuple[dict[UUID, list[Item]], dict[UUID, FollowerMessage]]:
     """The items that each follow gets now, and their message. What is too much for one message, or for one
     transaction, stays for the next."""
     waiting = _items(follows)
@@ -97,7 +99,7 @@ def _letters(follows: Mapping[UUID, Locked]) -> tuple[dict[UUID, list[Item]], di
         if total > BATCH_BYTES:
             break
     rows = published.in_bulk({item.publication_id for items in chosen.values() for item in items})
-    made: dict[tuple[Any, ...], Letter] = {}
+    made: dict[tuple[Any, ...], FollowerMessage] = {}
     letters = {}
     for follow_id, items in chosen.items():
         ids, follow = [item.publication_id for item in items], follows[follow_id]
@@ -112,13 +114,15 @@ def _letters(follows: Mapping[UUID, Locked]) -> tuple[dict[UUID, list[Item]], di
 
 
 def _items(follow_ids: Iterable[UUID]) -> dict[UUID, list[Item]]:
-    place = Window(RowNumber(), partition_by=[F("follow_id")], order_by=F("publication_id").asc())
-    rows = FeedItem.objects.filter(follow_id__in=list(follow_ids)).annotate(place=place).filter(place__lte=MOST_ITEMS)
-    found: dict[UUID, list[Item]] = {}
+    number = Window(RowNumber(), partition_by=[F("follow_id")], order_by=F("publication_id").asc())
+    rows = (
+        FeedItem.objects.filter(follow_id__in=list(follow_ids)).annotate(number=number).filter(number__lte=MOST_ITEMS)
+    )
+    items: dict[UUID, list[Item]] = {}
     for row in rows.order_by("follow_id", "publication_id").values_list(*Item._fields):
         item = Item(*row[: len(Item._fields)])
-        found.setdefault(item.follow_id, []).append(item)
-    return found
+        items.setdefault(item.follow_id, []).append(item)
+    return items
 
 
 def _room() -> int:
@@ -137,12 +141,12 @@ def _fitting(items: list[Item], sizes: Mapping[UUID, int]) -> tuple[list[Item], 
     return items, size
 
 
-def letter_of(publication: Publication) -> Letter:
+def letter_of(publication: Publication) -> FollowerMessage:
     """The message of one publication alone."""
-    return Letter(publication.id.hex, publication.body, publication.run_id)
+    return FollowerMessage(publication.id.hex, publication.body, publication.run_id)
 
 
-def digest_of(publications: Sequence[Publication], dropped: int = 0) -> Letter:
+def digest_of(publications: Sequence[Publication], dropped: int = 0) -> FollowerMessage:
     """One message of several publications of a topic, the oldest first, with the number of older ones that were
     dropped. Its id is computed from theirs."""
     topic = publications[0].topic
@@ -162,22 +166,22 @@ def digest_of(publications: Sequence[Publication], dropped: int = 0) -> Letter:
     depth = as_depth(max(depth_in(one.body.get("metadata")) for one in publications))
     payload = DataPayload(data={"topic": topic, "items": items, **lost})
     message = Message(id=name, target=TopicId.parse(topic), payload=payload, metadata=depth)
-    return Letter(name, message.model_dump(mode="json"))
+    return FollowerMessage(name, message.model_dump(mode="json"))
 
 
-def _settle(chosen: Mapping[UUID, list[Item]], given: Delivered, present: datetime) -> None:
+def _settle(chosen: Mapping[UUID, list[Item]], result: DeliveryResult, present: datetime) -> None:
     """Delete what was delivered, and set the next due time of the rest. What fails TRIES times is given up, so that
     the follower's next items come."""
 
     def of(follow_ids: Iterable[UUID]) -> Any:
         return FeedItem.objects.filter(id__in=[item.id for follow_id in follow_ids for item in chosen[follow_id]])
 
-    of(given.given).delete()
-    forget(of(given.own), "they come from the run that would get them")
-    for follow_id, error in given.failed.items():
+    of(result.delivered).delete()
+    forget(of(result.publishers), "they come from the run that would get them")
+    for follow_id, error in result.failed.items():
         log.warning("not delivered to follow %s: %s", follow_id, error, extra={"action": "fan_out.follower_failed"})
-    of(given.failed).update(tries=F("tries") + 1)
-    forget(of(given.failed).filter(tries__gte=TRIES), f"{TRIES} deliveries have failed")
-    move_up([*given.given, *given.own, *given.failed], present)
-    put_off(given.busy, present + timedelta(seconds=conf.SWEEP_S))
-    put_off([*given.later, *given.failed], present + timedelta(seconds=AGAIN_S))
+    of(result.failed).update(tries=F("tries") + 1)
+    forget(of(result.failed).filter(tries__gte=TRIES), f"{TRIES} deliveries have failed")
+    move_up([*result.delivered, *result.publishers, *result.failed], present)
+    put_off(result.busy, present + timedelta(seconds=conf.SWEEP_S))
+    put_off([*result.later, *result.failed], present + timedelta(seconds=AGAIN_S))

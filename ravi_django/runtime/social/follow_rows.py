@@ -35,8 +35,8 @@ PAGE = 1000
 
 def follower_of(agent: str, owner_id: Any, tenant: str, session_id: UUID | None = None) -> str:
     """The identity that follows a topic at most once."""
-    own = (agent, "" if owner_id is None else owner_id, tenant, session_id or "")
-    return hashlib.sha256("\0".join(map(str, own)).encode()).hexdigest()
+    identity = (agent, "" if owner_id is None else owner_id, tenant, session_id or "")
+    return hashlib.sha256("\0".join(map(str, identity)).encode()).hexdigest()
 
 
 @appending
@@ -44,8 +44,8 @@ def follow(lease: Lease, *, follow: Follow) -> None:
     """Write the follow of a run's agent with its journal row. Agents repeat their follows: that is one query, behind
     the fence."""
     changes_every = follow.every_s > 0
-    found = known(follow).first()
-    if found is None or changes_of(found, follow, every_s=changes_every):
+    row = known(follow).first()
+    if row is None or changes_of(row, follow, every_s=changes_every):
         add_follow(follow, every_s=changes_every)
 
 
@@ -65,16 +65,16 @@ def add_follow(follow: Follow, *, metadata: bool = False, every_s: bool = False)
     while True:
         with transaction.atomic():
             Follow.objects.bulk_create([clock.stamp(follow)], ignore_conflicts=True)
-            found = known(follow).first()
-            if found is None:  # deleted between the two
+            row = known(follow).first()
+            if row is None:  # deleted between the two
                 continue
-            if found.id == follow.id:
-                return found, True
-            if changes := changes_of(found, follow, metadata=metadata, every_s=every_s):
-                Follow.objects.filter(id=found.id).update(**changes)
+            if row.id == follow.id:
+                return row, True
+            if changes := changes_of(row, follow, metadata=metadata, every_s=every_s):
+                Follow.objects.filter(id=row.id).update(**changes)
                 for name, value in changes.items():
-                    setattr(found, name, value)
-            return found, False
+                    setattr(row, name, value)
+            return row, False
 
 
 def known(follow: Follow) -> Any:
@@ -86,14 +86,14 @@ def known(follow: Follow) -> Any:
     return rows.annotate(at_home=Exists(at_home))
 
 
-def changes_of(found: Any, wanted: Follow, *, metadata: bool = False, every_s: bool = False) -> dict[str, Any]:
+def changes_of(row: Any, wanted: Follow, *, metadata: bool = False, every_s: bool = False) -> dict[str, Any]:
     """The fields of a row of `known` that following again changes."""
     changes: dict[str, Any] = {}
-    if wanted.home_id is not None and found.home_id != wanted.home_id and not found.at_home:
+    if wanted.home_id is not None and row.home_id != wanted.home_id and not row.at_home:
         changes["home_id"] = wanted.home_id
-    if metadata and found.metadata != wanted.metadata:
+    if metadata and row.metadata != wanted.metadata:
         changes["metadata"] = wanted.metadata
-    if every_s and found.every_s != wanted.every_s:
+    if every_s and row.every_s != wanted.every_s:
         changes["every_s"] = wanted.every_s
     return changes
 
@@ -192,16 +192,16 @@ def drop_oldest(follow_ids: Collection[UUID], present: datetime) -> None:
 
 def forget(rows: Any, why: str) -> None:
     """Give items up: their publications do not count as delivered to these followers."""
-    found = list(rows.values_list("id", "publication_id", "follow_id"))
-    if not found:
+    items = list(rows.values_list("id", "publication_id", "follow_id"))
+    if not items:
         return
-    counts = Counter(publication_id for _, publication_id, _ in found)
+    counts = Counter(publication_id for _, publication_id, _ in items)
     list(Publication.objects.filter(id__in=counts).order_by("id").select_for_update(no_key=True).values_list("id"))
     for count, ids in _grouped(counts):
         Publication.objects.filter(id__in=ids).update(delivered=F("delivered") - count)
-    follows = ", ".join(sorted({str(follow_id) for _, _, follow_id in found})[:20])
-    log.error("%d items are given up, %s: follows %s", len(found), why, follows, extra={"action": "fan_out.given_up"})
-    FeedItem.objects.filter(id__in=[row[0] for row in found]).delete()
+    follows = ", ".join(sorted({str(follow_id) for _, _, follow_id in items})[:20])
+    log.error("%d items are given up, %s: follows %s", len(items), why, follows, extra={"action": "fan_out.given_up"})
+    FeedItem.objects.filter(id__in=[row[0] for row in items]).delete()
 
 
 def _grouped(values: Mapping[UUID, T]) -> Iterable[tuple[T, list[UUID]]]:
@@ -214,7 +214,7 @@ OPEN = "authenticated"  # the `access` of an agent that every user may run
 
 
 @dataclass(frozen=True, slots=True)
-class Locked:
+class LockedFollow:
     """A follow whose row is locked until the commit."""
 
     follower: Follower
@@ -234,40 +234,40 @@ class Locked:
 
 
 @dataclass(slots=True)
-class Looked:
+class FollowerCheck:
     """Follows that were locked; one that is in no list is locked by another transaction, or deleted."""
 
-    found: list[Locked] = field(default_factory=list)  # may get something
+    allowed: list[LockedFollow] = field(default_factory=list)  # may get something
     refused: list[UUID] = field(default_factory=list)  # may not
-    unknown: list[Locked] = field(default_factory=list)  # no row and no code of this process has its agent
-    undecided: list[Locked] = field(default_factory=list)  # the site's policy raises for its topic
+    unknown: list[LockedFollow] = field(default_factory=list)  # no row and no code of this process has its agent
+    undecided: list[LockedFollow] = field(default_factory=list)  # the site's policy raises for its topic
 
     @property
-    def locked(self) -> list[Locked]:
-        return [*self.found, *self.unknown, *self.undecided]
+    def locked(self) -> list[LockedFollow]:
+        return [*self.allowed, *self.unknown, *self.undecided]
 
     @property
     def ids(self) -> set[UUID]:
         return {one.follower.id for one in self.locked}.union(self.refused)
 
 
-def lock_followers(ids: Sequence[UUID], rights: Rights | None = None) -> Looked:
+def lock_followers(ids: Sequence[UUID], rights: Rights | None = None) -> FollowerCheck:
     """Lock those of these follows that nobody else has locked, and see which may get something."""
     active = owner_is_active()
     # Where users have no such column, the topic takes its place in the row.
     names = ("id", "agent", "owner_id", "tenant", "session_id", "home_id", "every_s", "last_at", "topic", "dropped")
     rows: Any = Follow.objects.filter(id__in=ids).order_by("id")
     rows = rows.select_for_update(skip_locked=True, no_key=True, of=("self",))
-    found = list(rows.values_list(*names, active or "topic"))
-    waiting = oldest_due([row[0] for row in found])  # read after the lock
-    agents = _agents({row[1] for row in found})
+    follows = list(rows.values_list(*names, active or "topic"))
+    waiting = oldest_due([row[0] for row in follows])  # read after the lock
+    agents = _agents({row[1] for row in follows})
     versions, disabled = _versions(agents)
-    wanted = {(row[1], row[2], row[8]) for row in found if row[2] is not None and row[1] in versions}
+    wanted = {(row[1], row[2], row[8]) for row in follows if row[2] is not None and row[1] in versions}
     refused, failed = _refused(wanted, agents, rights)
-    looked, off = Looked(), Counter[str]()
-    for follow_id, agent, owner_id, tenant, session_id, home_id, every_s, last_at, topic, dropped, is_active in found:
+    looked, off = FollowerCheck(), Counter[str]()
+    for follow_id, agent, owner_id, tenant, session_id, home_id, every_s, last_at, topic, dropped, is_active in follows:
         follower = Follower(follow_id, agent, owner_id, tenant, session_id, session_id or home_id, versions.get(agent))
-        one = Locked(follower, every_s, last_at, waiting.get(follow_id), dropped)
+        one = LockedFollow(follower, every_s, last_at, waiting.get(follow_id), dropped)
         if owner_id is not None and active and not is_active:
             looked.refused.append(follow_id)
         elif owner_id is not None and topic in failed:
@@ -276,7 +276,7 @@ def lock_followers(ids: Sequence[UUID], rights: Rights | None = None) -> Looked:
             looked.refused.append(follow_id)
             off.update([agent] if agent in disabled else ())
         else:
-            (looked.found if agent in versions else looked.unknown).append(one)
+            (looked.allowed if agent in versions else looked.unknown).append(one)
     for topic, error in failed.items():
         log.error(
             "topic %s: its followers that have an owner wait, may_receive has failed",
@@ -311,17 +311,17 @@ def _agents(addresses: set[str]) -> dict[str, Agent]:
     """Their rows, and an unsaved one for an agent of this process's code that has none. Another process may know the
     agents that are left out."""
     rows = {row.address: row for row in Agent.objects.filter(address__in=addresses).defer("spec")}
-    return {place: Agent(address=place) for place in addresses if place in registry._agents} | rows
+    return {address: Agent(address=address) for address in addresses if address in registry._agents} | rows
 
 
 def _versions(agents: Mapping[str, Agent]) -> tuple[dict[str, int | None], set[str]]:
     """The enabled agents, each with the version of its spec if it is a row; and the disabled ones."""
-    found: dict[str, int | None] = {}
-    for place, row in agents.items():
+    versions: dict[str, int | None] = {}
+    for address, row in agents.items():
         if row.enabled:
-            is_row = row.source == Agent.Source.ADMIN and place not in registry._agents
-            found[place] = row.version if is_row else None
-    return found, set(agents).difference(found)
+            is_row = row.source == Agent.Source.ADMIN and address not in registry._agents
+            versions[address] = row.version if is_row else None
+    return versions, set(agents).difference(versions)
 
 
 def _is_open(agent: Agent) -> bool:
@@ -334,7 +334,7 @@ def _refused(
     wanted: set[Wanted], agents: Mapping[str, Agent], rights: Rights | None
 ) -> tuple[set[Wanted], dict[str, Exception]]:
     if rights is not None and rights.by_access:
-        closed = {place for place, agent in agents.items() if not _is_open(agent)}
+        closed = {address for address, agent in agents.items() if not _is_open(agent)}
         wanted = {one for one in wanted if one[0] in closed}
     if rights is None or not wanted:
         return set(), {}

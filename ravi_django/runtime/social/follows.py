@@ -63,9 +63,9 @@ def add(
     conversation = conversation_of(session, owner_of(user), tenant_of(tenant))
     row = _row(agent, topic, user, tenant, conversation)
     row.every_s, row.metadata = check_whole("every_s", seconds_of(every_s) or 0, 0, MAX_EVERY_S), metadata_of(metadata)
-    found = specs.find(row.agent)
-    found.check_variables(row.metadata)
-    access.check_follow(owner_of(user), found, topic_of(topic))
+    runnable = specs.find(row.agent)
+    runnable.check_variables(row.metadata)
+    access.check_follow(owner_of(user), runnable, topic_of(topic))
     if (stored := sessions.stored(conversation, row.agent)) is not conversation:
         return add(agent, topic, user=user, tenant=tenant, session=stored, every_s=every_s, metadata=metadata)
     return follow_rows.add_follow(row, metadata=metadata is not None, every_s=every_s is not None)
@@ -100,10 +100,10 @@ def _row(agent: Any, topic: Any, user: Any, tenant: str, session: Session | UUID
     conversation = conversation_of(session, owner, tenant_of(tenant))
     if conversation is not None and conversation.tenant and tenant and tenant != conversation.tenant:
         raise InvalidInputError(f"session {conversation.id} is of another tenant than {tenant!r}", field="session")
-    place = tenant_of(tenant) or (conversation.tenant if conversation else "")
+    row_tenant = tenant_of(tenant) or (conversation.tenant if conversation else "")
     session_id = conversation.id if conversation else None
     owner_id = None if owner is None else owner.pk
-    return row_of(address, topic_of(topic), owner_id, place, session_id=session_id, home_id=session_id)
+    return row_of(address, topic_of(topic), owner_id, row_tenant, session_id=session_id, home_id=session_id)
 
 
 def row_of(
@@ -122,12 +122,12 @@ def row_of(
     )
 
 
-def topic_of(given: TopicId | str) -> TopicId:
+def topic_of(topic: TopicId | str) -> TopicId:
     """A topic from `type`, `type/source` or `namespace/type/source`. Raises InvalidInputError for the field `topic`."""
-    if isinstance(given, TopicId):
-        return given
+    if isinstance(topic, TopicId):
+        return topic
     try:
-        return TopicId(given) if isinstance(given, str) and "/" not in given else TopicId.parse(given)
+        return TopicId(topic) if isinstance(topic, str) and "/" not in topic else TopicId.parse(topic)
     except InvalidInputError as error:
         raise InvalidInputError(f"topic: {error}", field="topic") from None
 

@@ -49,10 +49,10 @@ def emit(topic: TopicId | str, data: Any, *, user: Any = None, tenant: str = "",
     Raises InvalidInputError (with `field`), InputTooLargeError, and IdempotencyMismatchError when the id has another
     message; nothing is written then.
     """
-    place, owner = topic_of(topic), owner_of(user)
+    topic_id, owner = topic_of(topic), owner_of(user)
     key = None if id is None else checked_id(id)
     value = check_json("data", value_of(data), conf.MAX_INPUT_BYTES)
-    message = message_for(place, payload_for(data, value), data, key or uuid4().hex)
+    message = message_for(topic_id, payload_for(data, value), data, key or uuid4().hex)
     publisher = "system" if owner is None else f"user:{owner.pk}"
     made = publication_of(message, tenant_of(tenant), publisher, key=key)
     made.owner = owner
@@ -74,15 +74,15 @@ def message_for(
 ) -> Message:
     """The message that followers get. If `data` is a Message, its id, correlation, causation and metadata stay. Raises
     InvalidInputError."""
-    own = data if isinstance(data, Message) else Message(id=message_id, target=topic, payload=payload)
+    template = data if isinstance(data, Message) else Message(id=message_id, target=topic, payload=payload)
     return Message(
-        id=checked_id(own.id),
+        id=checked_id(template.id),
         target=topic,
         sender=sender,  # also for the limits of its user: nobody names another
         payload=payload,
-        correlation_id=check_text("correlation_id", own.correlation_id or correlation_id, MAX_ID, least=0),
-        causation_id=own.causation_id or causation_id,
-        metadata={name: value for name, value in metadata_of(own.metadata).items() if name not in _NOT_PUBLISHED},
+        correlation_id=check_text("correlation_id", template.correlation_id or correlation_id, MAX_ID, least=0),
+        causation_id=template.causation_id or causation_id,
+        metadata={name: value for name, value in metadata_of(template.metadata).items() if name not in _NOT_PUBLISHED},
     )
 
 
@@ -90,12 +90,12 @@ def publication_of(
     message: Message, tenant: str, publisher: str, depth: int = 0, key: str | None = None
 ) -> Publication:
     """A publication that is not saved. `key` identifies it in place of the message's id."""
-    own, topic = uuid7(), str(message.target)
-    note = {"publication": str(own), **as_depth(depth)}  # the message id is unique for its publisher only
+    publication_id, topic = uuid7(), str(message.target)
+    note = {"publication": str(publication_id), **as_depth(depth)}  # the message id is unique for its publisher only
     message = message.model_copy(update={"metadata": {**message.metadata, **note}})
     body = storable(message.model_dump(mode="json"))
     return Publication(
-        id=own,
+        id=publication_id,
         topic=topic,
         tenant=tenant,
         message_id=message.id,
@@ -106,8 +106,8 @@ def publication_of(
 
 
 def value_of(data: Any) -> Any:
-    given = data.payload if isinstance(data, Message) else data
-    return given.model_dump(mode="json") if isinstance(given, PayloadBase) else given
+    content = data.payload if isinstance(data, Message) else data
+    return content.model_dump(mode="json") if isinstance(content, PayloadBase) else content
 
 
 def payload_for(data: Any, value: Any) -> PayloadBase:

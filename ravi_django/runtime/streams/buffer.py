@@ -59,7 +59,7 @@ class MarkReached(Exception):
         super().__init__(at)
 
 
-class Locked(Exception):
+class BufferLocked(Exception):
     """Another transaction has locked the root's row: try again later."""
 
 
@@ -163,15 +163,15 @@ class DatabaseBuffer:
             root = roots.select_for_update(no_key=True, skip_locked=batch.skip_locked)
             newest = root.values_list("lease_epoch", flat=True).first()
             if newest is None:
-                return Locked() if roots.exists() else [-1] * len(batch.frames)
+                return BufferLocked() if roots.exists() else [-1] * len(batch.frames)
             end = f"{batch.tree}:done:{newest}"  # after it only a later epoch of the root continues
             runs = {frame.source.run for frame in batch.frames}
             epochs = {
                 str(key): value for key, value in Run.objects.filter(id__in=runs).values_list("id", "lease_epoch")
             }
             copies = [
-                frame.key or (f"{batch.writer}:{place}" if batch.writer else "")
-                for place, frame in enumerate(batch.frames, batch.first)
+                frame.key or (f"{batch.writer}:{number}" if batch.writer else "")
+                for number, frame in enumerate(batch.frames, batch.first)
             ]
             keys = {end, *filter(None, copies)}
             seen = set(StreamFrame.objects.filter(tree_id=UUID(batch.tree), key__in=keys).values_list("key", flat=True))

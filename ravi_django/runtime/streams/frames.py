@@ -64,8 +64,8 @@ def named(frames: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Frames of a stream with the present approvers and the answerer of each request."""
     ids = {frame["id"] for frame in frames if frame["type"] in ASKED}
     rows = HumanRequest.objects.select_related("answered_by").filter(id__in=ids) if ids else ()
-    found = {str(row.id): row for row in rows}
-    return [_named(frame, found.get(frame["id"])) if frame["type"] in ASKED else frame for frame in frames]
+    requests = {str(row.id): row for row in rows}
+    return [_named(frame, requests.get(frame["id"])) if frame["type"] in ASKED else frame for frame in frames]
 
 
 def _named(frame: dict[str, Any], request: HumanRequest | None) -> dict[str, Any]:
@@ -137,16 +137,16 @@ class Frame:
 
     def absorb(self, later: Frame) -> bool:
         """Append a later delta of the same call, so that many tokens cost one frame."""
-        mine, its = self.data, later.data
+        data, later_data = self.data, later.data
         if (
             self.type != later.type
-            or "text" not in mine
-            or "call" not in mine
+            or "text" not in data
+            or "call" not in data
             or self.source != later.source
-            or (mine["call"], mine["attempt"]) != (its.get("call"), its.get("attempt"))
+            or (data["call"], data["attempt"]) != (later_data.get("call"), later_data.get("attempt"))
         ):
             return False
-        mine["text"] += its["text"]
+        data["text"] += later_data["text"]
         return True
 
 
@@ -167,14 +167,14 @@ def stream_done(source: Source, reason: str) -> Frame:
 
 def durable(source: Source, entry: Any, seq: int) -> list[Frame]:
     """The frames that follow from a journal row: an Entry that was just appended, or a JournalEntry."""
-    found = [*_closed_by(entry), *_of_entry(entry)]
+    bodies = [*_closed_by(entry), *_of_entry(entry)]
     is_hidden = hidden.is_marked(entry.kind, entry.request, entry.result, entry.name)
-    for type, data in found:
+    for type, data in bodies:
         if type == "request":
             data["root"] = source.tree
         elif is_hidden and type not in ("request.closed", "board"):
             data[hidden.MARK] = True
-    return [Frame(source, type, data, key=f"{source.run}:{seq}:{index}") for index, (type, data) in enumerate(found)]
+    return [Frame(source, type, data, key=f"{source.run}:{seq}:{index}") for index, (type, data) in enumerate(bodies)]
 
 
 def _closed_by(entry: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -187,12 +187,12 @@ def _closed_by(entry: Any) -> list[tuple[str, dict[str, Any]]]:
 def authors(rows: Sequence[Any], sources: dict[Any, Source]) -> list[Source]:
     """The source of each of these journal rows, oldest first. `sources`, by run, are those after the last row; the call
     changes them to those before the first. The rows before a handoff have the former agent."""
-    found = []
+    newest_first = []
     for row in reversed(rows):
         if row.kind == "run.handoff" and row.error is None:
             sources[row.run_id] = replace(sources[row.run_id], agent=row.result["from"])
-        found.append(sources[row.run_id])
-    return found[::-1]
+        newest_first.append(sources[row.run_id])
+    return newest_first[::-1]
 
 
 def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -206,8 +206,8 @@ def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
         case "llm.call" if entry.error is None:
             return [("completion", _completion(entry))]
         case "chat.output":
-            said = {"type": "text", "text": (entry.result or {}).get("text", "")}
-            return [("completion", {"content": [said], "usage": {}, "cost": None, "call": entry.path})]
+            block = {"type": "text", "text": (entry.result or {}).get("text", "")}
+            return [("completion", {"content": [block], "usage": {}, "cost": None, "call": entry.path})]
         case "tool.call":
             task = (entry.result or {}).get("board")
             return [_step(AgentStep.TOOL_RESULT, _tool_result(entry)), *([("board", {"task": task})] if task else [])]
@@ -252,8 +252,8 @@ def _reported(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     """What an agent's code itself says about its progress."""
     if entry.kind == "log":
         return [_step(AgentStep.DONE, {"item": entry.result or {}})] if entry.name == CURATED else []
-    said = (entry.result or {}).get("progress")
-    return [] if said is None else [_step(AgentStep(said["step"]), said["content"])]
+    report = (entry.result or {}).get("progress")
+    return [] if report is None else [_step(AgentStep(report["step"]), report["content"])]
 
 
 _UNANSWERED = {"expired": "expired", "signal": "cancelled"}  # by the recorded action of the answer
@@ -303,17 +303,17 @@ def _paused(entry: Any) -> dict[str, Any]:
 def collapse(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The sequence as it is archived: neighbouring deltas of a call become one `text.delta` with the range of their
     numbers, `from_seq` to `seq`, and the `sizes` of their texts, by which `rest` cuts it."""
-    kept: list[dict[str, Any]] = []
+    collapsed: list[dict[str, Any]] = []
     for frame in frames:
-        last = kept[-1] if kept else None
+        last = collapsed[-1] if collapsed else None
         if last is not None and _same_call(last, frame):
             last.setdefault("from_seq", last["seq"])
             last.setdefault("sizes", [len(last["text"])]).append(len(frame["text"]))
             last["seq"] = frame["seq"]
             last["text"] += frame["text"]
         else:
-            kept.append(dict(frame))
-    return kept
+            collapsed.append(dict(frame))
+    return collapsed
 
 
 def rest(frame: dict[str, Any], after: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ravi_django.models import HumanRequest
 log = logging.getLogger("ravi.tools")
 
 MARK = "hidden"
-WORDS = "shown to staff alone"
+HIDDEN_TEXT = "shown to staff alone"
 _PARTLY = {"llm.call": "content", "run.retried": "opened"}  # the part of the result
 _OF_TOOLS = ("tool.call", "approval", "request.opened", "request.closed", "effect.checked")
 KINDS = (*_PARTLY, *_OF_TOOLS, "log")  # of journal rows that may have a mark
@@ -48,14 +48,14 @@ def drop_words(error: Exception, tool: Tool) -> None:
     """Remove the message of a tool's error that becomes the run's error, which the owner reads."""
     if of_tool(tool) and isinstance(error, TransientError):
         log.warning("%s: %s", tool.name, error, extra={"action": "tool.hidden_error"})
-        error.args = (f"{tool.name}: {WORDS}",)
+        error.args = (f"{tool.name}: {HIDDEN_TEXT}",)
 
 
 def mark_calls(response: ModelResponse, tools: ToolRegistry) -> ModelResponse:
     """The response with a mark on its calls of such tools."""
-    said = response.message.content
-    content = [_marked(block, tools) if isinstance(block, ToolUseBlock) else block for block in said]
-    if all(new is old for new, old in zip(content, said, strict=True)):
+    original = response.message.content
+    content = [_marked(block, tools) if isinstance(block, ToolUseBlock) else block for block in original]
+    if all(new is old for new, old in zip(content, original, strict=True)):
         return response
     return response.model_copy(update={"message": response.message.model_copy(update={"content": content})})
 
@@ -64,10 +64,10 @@ def _marked(block: ToolUseBlock, tools: ToolRegistry) -> ToolUseBlock:
     return block.model_copy(update=mark) if (mark := of_tool(tools.get(block.tool_name))) else block
 
 
-def without_owner(found: Addressees) -> Addressees:
+def without_owner(addressees: Addressees) -> Addressees:
     """Ask the staff instead of the owner, from whom the call is hidden."""
-    steps = tuple(step.model_copy(update={"to": "staff"}) if step.to == "owner" else step for step in found.steps)
-    return found.model_copy(update={"steps": steps})
+    steps = tuple(step.model_copy(update={"to": "staff"}) if step.to == "owner" else step for step in addressees.steps)
+    return addressees.model_copy(update={"steps": steps})
 
 
 def is_marked(kind: str, request: Any, result: Any, name: str = "") -> bool:
@@ -92,11 +92,11 @@ def entry(row: dict[str, Any], *, whole: bool) -> dict[str, Any]:
     if whole or (kind == "request.opened" and result.get("to") == "owner"):
         return {**row, MARK: True}
     if kind in _PARTLY:
-        shown = {"content": blocks, "opened": _requests}[part := _PARTLY[kind]](result[part])
-        return {**row, "result": {**result, part: shown}, MARK: True}
+        visible = {"content": blocks, "opened": _requests}[part := _PARTLY[kind]](result[part])
+        return {**row, "result": {**result, part: visible}, MARK: True}
     if isinstance(request, dict):
         request = {name: value for name, value in request.items() if name != "ran_with"} | {"arguments": None}
-    error = row["error"] and {**row["error"], "message": WORDS}
+    error = row["error"] and {**row["error"], "message": HIDDEN_TEXT}
     return {**row, "request": request, "result": None, "error": error, MARK: True}
 
 
@@ -117,18 +117,18 @@ def _requests(opened: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [request_shown(one) if _has_mark(one) and one.get("to") != "owner" else one for one in opened]
 
 
-def frame(shown: dict[str, Any]) -> dict[str, Any]:
+def frame(body: dict[str, Any]) -> dict[str, Any]:
     """A frame of a stream."""
-    if not _has_mark(shown):
-        return shown
-    if shown["type"] == "request":
-        return _requests([shown])[0]
-    content = shown.get("content")
+    if not _has_mark(body):
+        return body
+    if body["type"] == "request":
+        return _requests([body])[0]
+    content = body.get("content")
     if isinstance(content, list):
-        return {**shown, "content": blocks(content)}
+        return {**body, "content": blocks(content)}
     if isinstance(content, dict):
         content = {name: None if name in ("arguments", "text") else value for name, value in content.items()}
-    return {**shown, "content": content}
+    return {**body, "content": content}
 
 
 def is_about(request: HumanRequest) -> bool:
@@ -144,10 +144,10 @@ def hides(request: HumanRequest, user: Any, may_answer: bool) -> bool:
     return bool(request.owner_id == user.pk) and not may_answer and not sees(user)
 
 
-def request_shown(shown: dict[str, Any]) -> dict[str, Any]:
+def request_shown(request: dict[str, Any]) -> dict[str, Any]:
     """A request to people, for a user from whom it is hidden."""
-    answer = shown.get("answer")
-    kept = answer and {name: answer[name] for name in _DECISION if name in answer}
+    answer = request.get("answer")
+    decision = answer and {name: answer[name] for name in _DECISION if name in answer}
     lost = dict.fromkeys(("arguments", "choices", "questions"))
-    said = {"text": f"{shown['tool']}: {WORDS}", "context": ""}
-    return {**shown, **lost, **said, **({"answer": kept} if "answer" in shown else {})}
+    texts = {"text": f"{request['tool']}: {HIDDEN_TEXT}", "context": ""}
+    return {**request, **lost, **texts, **({"answer": decision} if "answer" in request else {})}

@@ -19,7 +19,7 @@ from ravi_django.models import Run
 from ravi_django.runtime.db.connections import limit_waits
 from ravi_django.runtime.db.threads import with_retry
 from ravi_django.runtime.streams import republish
-from ravi_django.runtime.streams.buffer import Batch, EventBuffer, Locked, Lost, MarkReached, get_buffer
+from ravi_django.runtime.streams.buffer import Batch, BufferLocked, EventBuffer, Lost, MarkReached, get_buffer
 from ravi_django.runtime.streams.frames import Frame
 from ravi_django.runtime.streams.reading import durable_frames
 from ravi_django.runtime.streams.republish import RESERVE, restart
@@ -97,7 +97,7 @@ class Publisher:
             # Frames that wait here since an earlier lease are the tree's first ones.
             tree.fresh = tree.fresh and (fresh or bool(tree.flying or tree.waiting))
             if len(self._trees) > MAX_TREES:  # trees that ended in other processes
-                self._trees = {key: kept for key, kept in self._trees.items() if kept.waiting or kept is tree}
+                self._trees = {key: other for key, other in self._trees.items() if other.waiting or other is tree}
 
     def emit(self, *new: Frame) -> None:
         """Queue frames, in order. Never waits, never raises."""
@@ -181,7 +181,7 @@ class Publisher:
             watchers, self._watchers = self._watchers, []
         for loop in {loop for loop, _ in watchers}:
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(_set, [flushed for its, flushed in watchers if its is loop])
+                loop.call_soon_threadsafe(_set, [flushed for watcher_loop, flushed in watchers if watcher_loop is loop])
 
     def flush(self) -> None:
         """Send all queued frames, all trees in one round trip. Frames that could not be sent are queued again."""
@@ -196,7 +196,7 @@ class Publisher:
             for batch, outcome in zip(batches, outcomes, strict=True):
                 try:
                     self._settle(trees[batch.tree], batch, outcome)
-                except Locked:
+                except BufferLocked:
                     self._dirty.set()
                 except Exception as error:  # the other trees continue
                     failure = error
@@ -227,9 +227,9 @@ class Publisher:
         tree.fresh = False
         tree.mark = batch.mark
         if tree.cut:
-            found = durable_frames(batch.tree)[1]
+            frames = durable_frames(batch.tree)[1]
             with self._lock:
-                tree.waiting, tree.cut = found + tree.waiting, False
+                tree.waiting, tree.cut = frames + tree.waiting, False
             self._dirty.set()
         if batch.frames[-1].type == "stream.done" and outcome[-1] >= 0:
             with self._lock:
@@ -244,7 +244,7 @@ class Publisher:
         reserved = len(batch.frames) + RESERVE
         root = with_retry(republish.reserve_events, batch.tree, reserved, skip_locked=True)
         if root is None:
-            return Locked() if Run.objects.filter(id=batch.tree).exists() else dropped
+            return BufferLocked() if Run.objects.filter(id=batch.tree).exists() else dropped
         if is_lost and root.is_terminal and root.published_at is not None:
             return dropped
         batch.mark = root.event_mark

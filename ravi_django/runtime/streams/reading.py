@@ -35,57 +35,57 @@ def page(
 ) -> tuple[list[dict[str, Any]], bool]:
     """Frames above `after`, in order, and whether they end the stream. Reads the buffer, then the archive. `whole`:
     with values that are hidden from owners, see `hidden.sees`. At most `room` bytes, but always one frame."""
-    found, done = _page(tree, after, limit, room)
-    if done and not found:
-        found = _again(tree, after)
-    shown = _shown(found, whole=whole)
+    frames, done = _page(tree, after, limit, room)
+    if done and not frames:
+        frames = _again(tree, after)
+    visible = _visible(frames, whole=whole)
     if room is None:
-        return shown, done
-    totals = accumulate(len(to_json(frame)) for frame in shown)
-    kept = shown[: max(1, sum(total <= room for total in totals))]
-    return kept, done and len(kept) == len(shown)
+        return visible, done
+    totals = accumulate(len(to_json(frame)) for frame in visible)
+    fitting = visible[: max(1, sum(total <= room for total in totals))]
+    return fitting, done and len(fitting) == len(visible)
 
 
-def _shown(found: list[dict[str, Any]], *, whole: bool) -> list[dict[str, Any]]:
-    shown = named(found) if whole else [hidden.frame(frame) for frame in named(found)]
-    return [_gap(frame, whole=whole) if frame["type"] == "stream.gap" else frame for frame in shown]
+def _visible(frames: list[dict[str, Any]], *, whole: bool) -> list[dict[str, Any]]:
+    visible = named(frames) if whole else [hidden.frame(frame) for frame in named(frames)]
+    return [_gap(frame, whole=whole) if frame["type"] == "stream.gap" else frame for frame in visible]
 
 
 def _gap(frame: dict[str, Any], *, whole: bool) -> dict[str, Any]:
     """A gap's snapshot has frames too."""
     snapshot = frame["snapshot"]
-    return {**frame, "snapshot": {**snapshot, "frames": _shown(snapshot["frames"], whole=whole)}}
+    return {**frame, "snapshot": {**snapshot, "frames": _visible(snapshot["frames"], whole=whole)}}
 
 
 def _page(tree: UUID | str, after: int, limit: int, room: int | None = None) -> tuple[list[dict[str, Any]], bool]:
-    found = _read(tree, after, limit, room)
-    done = _is_end(tree, found, limit)
-    if done and not found:  # the last frames may have come between the two reads
-        found = _read(tree, after, limit, room)
-        done = not found or _is_end(tree, found, limit)
-    return found, done
+    frames = _read(tree, after, limit, room)
+    done = _is_end(tree, frames, limit)
+    if done and not frames:  # the last frames may have come between the two reads
+        frames = _read(tree, after, limit, room)
+        done = not frames or _is_end(tree, frames, limit)
+    return frames, done
 
 
 def _read(tree: UUID | str, after: int, limit: int, room: int | None = None) -> list[dict[str, Any]]:
-    found = get_buffer().read(str(tree), after, limit, room)
-    if found is None:
-        found = archived(tree, after, limit)
-    elif found and _first(found[0]) > after + 1:  # frames from before a retry may be in the archive alone
-        found = [*(frame for frame in archived(tree, after, limit) if frame["seq"] < found[0]["seq"]), *found]
-    return _announced(tree, found, after)[:limit]
+    frames = get_buffer().read(str(tree), after, limit, room)
+    if frames is None:
+        frames = archived(tree, after, limit)
+    elif frames and _first(frames[0]) > after + 1:  # frames from before a retry may be in the archive alone
+        frames = [*(frame for frame in archived(tree, after, limit) if frame["seq"] < frames[0]["seq"]), *frames]
+    return _announced(tree, frames, after)[:limit]
 
 
-def _announced(tree: UUID | str, found: list[dict[str, Any]], after: int) -> list[dict[str, Any]]:
+def _announced(tree: UUID | str, frames: list[dict[str, Any]], after: int) -> list[dict[str, Any]]:
     """The frames, with a gap where numbers are missing. The gap has the last missing number."""
-    shown = []
-    for frame in found:
+    announced = []
+    for frame in frames:
         missing = _first(frame) - 1
         root = Run.objects.get(id=tree) if missing > after else None
         if root is not None and (root.published_at is None or root.archive_id):  # else its archive was pruned
-            shown.append(_lost(root, min(after + 1, missing - 1), missing - 1))
-        shown.append(frame)
+            announced.append(_lost(root, min(after + 1, missing - 1), missing - 1))
+        announced.append(frame)
         after = frame["seq"]
-    return shown
+    return announced
 
 
 def _lost(root: Run, start: int, to: int) -> dict[str, Any]:
@@ -112,18 +112,18 @@ def _first(frame: dict[str, Any]) -> int:
     return int(frame["from"] if frame["type"] == "stream.gap" else frame.get("from_seq", frame["seq"]))
 
 
-def _is_end(tree: UUID | str, found: list[dict[str, Any]], limit: int) -> bool:
+def _is_end(tree: UUID | str, frames: list[dict[str, Any]], limit: int) -> bool:
     """The last frame is `stream.done` (or was read before), and the root is terminal: a retry continues the stream."""
-    if len(found) >= limit:
+    if len(frames) >= limit:
         return False
-    if found and found[-1]["type"] != "stream.done":
+    if frames and frames[-1]["type"] != "stream.done":
         return False
     root = Run.objects.only("status", "published_at", "lease_epoch").get(id=tree)
     if not root.is_terminal:
         return False
-    if found:  # a retry followed an earlier end
+    if frames:  # a retry followed an earlier end
         newest = str(root.lease_epoch)
-        return bool(found[-1].get("attempt", newest) == newest)
+        return bool(frames[-1].get("attempt", newest) == newest)
     return root.published_at is not None
 
 
@@ -142,14 +142,14 @@ def snapshot(tree: str) -> dict[str, Any]:
     """The tree's status and newest durable frames, at most SNAPSHOT_BYTES, for a client that cannot get the frames of a
     gap."""
     root, newest_first = _newest_first(tree)
-    kept: list[dict[str, Any]] = []
+    bodies: list[dict[str, Any]] = []
     size = 0
     for frame in newest_first:
         size += len(frame.encoded())
         if size > SNAPSHOT_BYTES:
             break
-        kept.append(frame.body())
-    return {"status": root.status, "output": root.output, "frames": kept[::-1]}
+        bodies.append(frame.body())
+    return {"status": root.status, "output": root.output, "frames": bodies[::-1]}
 
 
 def durable_frames(tree: str, since: datetime | None = None) -> tuple[Run, list[Frame]]:
@@ -217,8 +217,8 @@ def run_of_topic(topic: TopicId, run: str | None) -> UUID:
     """The run whose tree has the topic's frames: `run`, or for a progress topic the run that it names. Raises
     InvalidInputError."""
     if topic.type not in _TYPES:
-        words = f"the topic must be {STREAM}/<agent key> or {PROGRESS}/<run id>, not {topic}"
-        raise InvalidInputError(words, field="topic")
+        message = f"the topic must be {STREAM}/<agent key> or {PROGRESS}/<run id>, not {topic}"
+        raise InvalidInputError(message, field="topic")
     field, wanted = ("topic", topic.source) if topic.type == PROGRESS else ("run", run)
     try:
         return UUID(wanted)
@@ -229,9 +229,9 @@ def run_of_topic(topic: TopicId, run: str | None) -> UUID:
 def newest(tree: UUID | str, wanted: Callable[[dict[str, Any]], bool] = bool) -> int:
     """The number of the newest frame that is `wanted`; 0 if there is none."""
     after = last = 0
-    while found := _read(tree, after, PAGE):
-        after = int(found[-1]["seq"])
-        last = max((int(frame["seq"]) for frame in found if wanted(frame)), default=last)
+    while frames := _read(tree, after, PAGE):
+        after = int(frames[-1]["seq"])
+        last = max((int(frame["seq"]) for frame in frames if wanted(frame)), default=last)
     return last
 
 
@@ -242,14 +242,14 @@ async def follow(
     seconds also without a hint."""
     async with get_buffer().watch(str(tree), every_s) as hints:
         while True:
-            found, done = await _read_together(str(tree), after, whole)
-            for frame in found:
+            frames, done = await _read_together(str(tree), after, whole)
+            for frame in frames:
                 if only(frame):
                     yield frame
                 after = frame["seq"]
             if done:
                 return
-            if len(found) < PAGE:
+            if len(frames) < PAGE:
                 await anext(hints)  # at once, if there was one since the last
 
 
@@ -269,11 +269,11 @@ async def _read_together(tree: str, after: int, whole: bool) -> tuple[list[dict[
     return await asyncio.shield(_asked[key])
 
 
-def on_this_thread(found: AsyncGenerator[T]) -> Iterator[T]:
+def on_this_thread(items: AsyncGenerator[T]) -> Iterator[T]:
     """The items, on an event loop of their own: for a thread that has none."""
 
     async def following() -> T:
-        return await anext(found)
+        return await anext(items)
 
     with asyncio.Runner() as runner:
         try:
@@ -283,16 +283,16 @@ def on_this_thread(found: AsyncGenerator[T]) -> Iterator[T]:
                 except StopAsyncIteration:
                     return
         finally:
-            runner.run(found.aclose())
+            runner.run(items.aclose())
 
 
-async def with_pauses(found: AsyncIterator[T], every_s: float) -> AsyncGenerator[T | None]:
+async def with_pauses(items: AsyncIterator[T], every_s: float) -> AsyncGenerator[T | None]:
     """The items, and None after each `every_s` seconds without one."""
     coming: asyncio.Future[T] | None = None
     try:
         while True:
             if coming is None:
-                coming = asyncio.ensure_future(anext(found))
+                coming = asyncio.ensure_future(anext(items))
             await asyncio.wait({coming}, timeout=every_s)
             if not coming.done():
                 yield None

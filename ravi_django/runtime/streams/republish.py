@@ -42,12 +42,12 @@ def archive(buffer: EventBuffer, ended: Mapping[str, int]) -> None:
 
 def _archives(buffer: EventBuffer, ended: Mapping[str, int]) -> dict[str, tuple[Blob, int]]:
     """The archive and epoch by tree, without trees whose end the buffer has lost: the sweep publishes them again."""
-    found: dict[str, tuple[Blob, int]] = {}
+    archives: dict[str, tuple[Blob, int]] = {}
     for (tree, epoch), page in zip(ended.items(), buffer.read_many(list(ended), PAGE), strict=True):
         frames = _rest(buffer, tree, page)
         if any(frame["type"] == "stream.done" and frame["attempt"] == str(epoch) for frame in reversed(frames)):
-            found[tree] = (_blob(frames), epoch)
-    return found
+            archives[tree] = (_blob(frames), epoch)
+    return archives
 
 
 def _rest(buffer: EventBuffer, tree: str, frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -129,8 +129,8 @@ RESERVE = 1000  # numbers reserved on the root's row at a time
 def restart(buffer: EventBuffer, batch: Batch, old: int) -> list[int] | Exception:
     """The buffer lost the tree: continue above `old`, the last number that may have been used, after one
     `stream.gap`."""
-    kept = archived(batch.tree)  # before a retry
-    start = kept[-1]["seq"] + 1 if kept else 1
+    archived_frames = archived(batch.tree)  # before a retry
+    start = archived_frames[-1]["seq"] + 1 if archived_frames else 1
     gap = Frame(batch.frames[0].source, "stream.gap", {"from": start, "to": old, "snapshot": snapshot(batch.tree)})
     buffer.append([replace(batch, frames=[gap], mark=old, restart=True)])
     return buffer.append([batch])[0]
@@ -140,22 +140,22 @@ def republish(tree: str, buffer: EventBuffer | None = None) -> None:
     """Publish an ended tree's durable frames and its end again; the buffer drops copies by their keys. One process at a
     time, under the root's lock; the numbers are reserved in an earlier transaction of their own."""
     buffer = buffer or get_buffer()
-    root, found = durable_frames(tree)
-    found.append(framing.stream_done(Source.of(root), root.status))
+    root, frames = durable_frames(tree)
+    frames.append(framing.stream_done(Source.of(root), root.status))
     # Not fresh: an earlier lease may have used numbers that the buffer has lost.
     fresh = root.event_mark == 0 or (root.started_at is None and root.lease_epoch <= 1)
-    reserved = reserve_events(tree, len(found) + RESERVE, skip_locked=True)
+    reserved = reserve_events(tree, len(frames) + RESERVE, skip_locked=True)
     with transaction.atomic():
         ours = Run.objects.select_for_update(no_key=True, skip_locked=True)
         ours = ours.filter(id=tree, lease_epoch=root.lease_epoch, status__in=TERMINAL, published_at=None)
         if reserved is None or ours.first() is None:
             return  # another process does it, has done it, or has retried the run
-        batch = Batch(tree, found, reserved.event_mark, fresh=fresh)
+        batch = Batch(tree, frames, reserved.event_mark, fresh=fresh)
         outcome = buffer.append([batch])[0]
         if isinstance(outcome, Lost):
             if root.archive_id is not None:  # it has the frames from before the last retry
-                batch.frames = [*durable_frames(tree, since=_retried_at(root))[1], found[-1]]
-            outcome = restart(buffer, batch, reserved.event_mark - len(found) - RESERVE)
+                batch.frames = [*durable_frames(tree, since=_retried_at(root))[1], frames[-1]]
+            outcome = restart(buffer, batch, reserved.event_mark - len(frames) - RESERVE)
         if isinstance(outcome, Exception):
             raise outcome
         archive(buffer, {tree: root.lease_epoch})
@@ -171,8 +171,8 @@ def _append(buffer: EventBuffer, batch: Batch) -> list[int] | Exception:
 
 def _retried_at(root: Run) -> datetime | None:
     retried = JournalEntry.objects.filter(run_id=root.id, kind="run.retried", error__isnull=True).order_by("-seq")
-    found: datetime | None = retried.values_list("finished_at", flat=True).first()
-    return found
+    retried_at: datetime | None = retried.values_list("finished_at", flat=True).first()
+    return retried_at
 
 
 def on_commit(run: Run, publish: Callable[[Run], None]) -> None:
@@ -199,12 +199,12 @@ def publish_ended(run: Run, others: list[Frame]) -> None:
 
 def _publish_row(run: Run, row: JournalEntry, others: Sequence[Frame] = ()) -> None:
     """Where the buffer has lost the tree, the next lease's frames publish it."""
-    found = [*framing.durable(Source.of(run), row, row.seq), *others]
-    _append(get_buffer(), Batch(str(run.tree_id), found, (run.root or run).event_mark, fresh=False))
+    frames = [*framing.durable(Source.of(run), row, row.seq), *others]
+    _append(get_buffer(), Batch(str(run.tree_id), frames, (run.root or run).event_mark, fresh=False))
 
 
 def publish_past(run: Run) -> None:
     """Begin a fork's stream with the frames of the shared past."""
-    root, found = durable_frames(str(run.id))
-    if found and root.event_mark == 0:  # its first append reserves numbers
-        _append(get_buffer(), Batch(str(run.id), found, 0, fresh=True))
+    root, frames = durable_frames(str(run.id))
+    if frames and root.event_mark == 0:  # its first append reserves numbers
+        _append(get_buffer(), Batch(str(run.id), frames, 0, fresh=True))

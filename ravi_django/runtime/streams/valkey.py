@@ -299,9 +299,9 @@ class _Hub:
         self._changed.set()
         if self._keeper is None and self._watchers:
             self._keeper = asyncio.create_task(self._keep(), context=Context())
-            self._keeper.add_done_callback(self._kept)
+            self._keeper.add_done_callback(self._keeper_ended)
 
-    def _kept(self, keeper: asyncio.Task[None]) -> None:
+    def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
         self._keeper = None
         if not (keeper.cancelled() or keeper.cancelling()):
             self._touch()

@@ -47,7 +47,7 @@ async def ask(
     """Send a message to a run and wait for its reply, or its end; to an agent's address: to a new child. Without a
     message (`join`) wait for the end alone."""
     check_memory(memory)
-    begins: list[Opening] = []  # an ask that was written with its child
+    begins: list[NewAsk] = []  # an ask that was written with its child
     if isinstance(target, AgentId):
         if message is None:
             raise InvalidInputError("join waits for a run; give it the handle that spawn returned", field="handle")
@@ -90,7 +90,7 @@ def _same_message(ctx: RunState, boot: Message | str, target: RunHandle) -> Mess
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class NewAsk:
     """An ask that is about to begin: its journal row, its Ask row, and the message to deliver, if any."""
 
     entry: Entry
@@ -108,7 +108,7 @@ class Opening:
             effects.wake([self.cell.target_id])
 
 
-def opening(ctx: RunState, path: str, target: RunHandle, message: Message | str | None, timeout: Duration) -> Opening:
+def opening(ctx: RunState, path: str, target: RunHandle, message: Message | str | None, timeout: Duration) -> NewAsk:
     body = None if message is None else filled(ctx, target.agent_id, message, path)
     begun = _opening(ctx, path, target, message, timeout, body)
     begun.entry.digests = {ARGUMENTS: arguments_digest(_arguments(target))}
@@ -122,7 +122,7 @@ def _opening(
     message: Message | str | None,
     timeout: Duration,
     body: dict[str, Any] | None,
-) -> Opening:
+) -> NewAsk:
     effects = ctx.effects
     deadline = None if timeout is None else moment(ctx, timeout)
     cell = Ask(
@@ -139,7 +139,7 @@ def _opening(
         request["until"] = deadline.isoformat()
     if isinstance(message, Message) and message.metadata.get(LATE) == DROP:
         request["late"] = DROP
-    return Opening(Entry("ask", path, str(target.agent_id), phase="started", request=request), cell, body)
+    return NewAsk(Entry("ask", path, str(target.agent_id), phase="started", request=request), cell, body)
 
 
 async def _open(
@@ -218,19 +218,19 @@ async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | st
                 await refuse(ctx, entry, refusal)
             await effects.record(entry, partial(ask_rows.deliver, target_id=target_id, message=body))
         else:
-            found, refusal = await find(ctx, agent_id)
+            runnable, refusal = await find(ctx, agent_id)
             if refusal is not None:
                 await refuse(ctx, entry, refusal)
-            mine = effects.lease.run
+            this_run = effects.lease.run
             run = Run(
                 id=uuid7(),
                 agent=str(agent_id),
-                agent_version=found.version,
-                session_id=mine.session_id,
-                owner_id=mine.owner_id,
-                tenant=mine.tenant,
-                priority=mine.priority,
-                metadata=metadata_of(ctx, found, message),
+                agent_version=runnable.version,
+                session_id=this_run.session_id,
+                owner_id=this_run.owner_id,
+                tenant=this_run.tenant,
+                priority=this_run.priority,
+                metadata=metadata_of(ctx, runnable, message),
             )
             await effects.record(entry, partial(ask_rows.deliver_to_agent, run=run, message=body))
             target_id = UUID(entry.result["run"])

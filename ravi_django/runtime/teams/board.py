@@ -31,7 +31,7 @@ MAX_DETAIL = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BoardKey:
     """The thread and agent that a tool's tasks belong to, with the names that people see."""
 
     session_id: UUID
@@ -41,12 +41,12 @@ class Place:
     run_id: UUID
 
 
-def place_of(run: Run) -> Place:
-    """The place of the calling code, from the context variables that an agent sets inside its run, else from the
+def board_key(run: Run) -> BoardKey:
+    """The key of the calling code, from the context variables that an agent sets inside its run, else from the
     run."""
     agent = _task_agent_id.get() or run.agent
     label = _task_agent_label.get() or agent.rpartition("/")[2]
-    return Place(
+    return BoardKey(
         session_id=thread_of(_named_session(run) or run.session).id,
         agent=storable(agent)[:302],
         label=storable(label)[:200],
@@ -79,57 +79,57 @@ def thread_of(session: Session) -> Session:
     return session
 
 
-def add(place: Place, title: str, detail: str = "") -> BoardTask:
+def add(key: BoardKey, title: str, detail: str = "") -> BoardTask:
     """Put a task on the board, under the agent's next number. Raises InvalidInputError for an invalid title or detail,
     and when the board is full."""
     task = BoardTask(
-        **asdict(place),
+        **asdict(key),
         title=_title(title),
         detail=_detail(detail),
         created_at=clock.now(),
         updated_at=clock.now(),
     )
     while True:
-        task.number = _last_number(place) + 1
-        _check_room(place, task.number)
+        task.number = _last_number(key) + 1
+        _check_room(key, task.number)
         try:
             with transaction.atomic():
                 task.save(force_insert=True)
         except IntegrityError:
-            if _last_number(place) < task.number:
+            if _last_number(key) < task.number:
                 raise
             continue  # another run of this agent has taken the number
         task.refresh_from_db()
         return task
 
 
-def _last_number(place: Place) -> int:
-    own = BoardTask.objects.filter(session_id=place.session_id, agent=place.agent)
-    return own.aggregate(last=Max("number"))["last"] or 0
+def _last_number(key: BoardKey) -> int:
+    rows = BoardTask.objects.filter(session_id=key.session_id, agent=key.agent)
+    return rows.aggregate(last=Max("number"))["last"] or 0
 
 
-def _check_room(place: Place, number: int) -> None:
+def _check_room(key: BoardKey, number: int) -> None:
     if number > MAX_TASKS:
         raise InvalidInputError(
             f"the board has {MAX_TASKS} tasks of yours, which is the limit; update those", field="title"
         )
-    if BoardTask.objects.filter(session_id=place.session_id).count() >= MAX_ALL:
+    if BoardTask.objects.filter(session_id=key.session_id).count() >= MAX_ALL:
         raise InvalidInputError(f"the board has {MAX_ALL} tasks of all agents, which is the limit", field="title")
 
 
 def update(
-    place: Place, number: int, *, status: str | None = None, title: str | None = None, detail: str | None = None
+    key: BoardKey, number: int, *, status: str | None = None, title: str | None = None, detail: str | None = None
 ) -> BoardTask:
     """Change a task of the agent; None keeps a value. Raises NotFoundError for an unknown number, InvalidInputError for
     a bad value or no value at all."""
-    given = (("status", _status, status), ("title", _title, title), ("detail", _detail, detail))
-    changes = {name: check(value) for name, check, value in given if value is not None}
+    checks = (("status", _status, status), ("title", _title, title), ("detail", _detail, detail))
+    changes = {name: check(value) for name, check, value in checks if value is not None}
     if not changes:
         raise InvalidInputError("nothing to change: give a status, a title or a detail", field="status")
-    own = BoardTask.objects.filter(session_id=place.session_id, agent=place.agent, number=min(number, MAX_TASKS + 1))
-    if not own.update(**changes, updated_at=clock.now()):
+    rows = BoardTask.objects.filter(session_id=key.session_id, agent=key.agent, number=min(number, MAX_TASKS + 1))
+    if not rows.update(**changes, updated_at=clock.now()):
         raise NotFoundError(f"you have no task {number} on the board; board_list shows yours")
-    return own.get()
+    return rows.get()
 
 
 def _title(value: str) -> str:
@@ -160,7 +160,7 @@ def copy_past(source: Run, fork: Run) -> None:
     tasks: dict[tuple[str, int], dict[str, Any]] = {}
     if source.session.parent_session_id is None:
         for task in BoardTask.objects.filter(session_id=source.session_id, created_at__lt=source.created_at):
-            tasks[task.agent, task.number] = shown(task)
+            tasks[task.agent, task.number] = as_json(task)
     calls = JournalEntry.objects.filter(run_id=fork.id, kind="tool.call", result__has_key="board").order_by("seq")
     results: Iterable[Any] = calls.values_list("result", flat=True)
     for result in results:
@@ -176,15 +176,15 @@ def copy_past(source: Run, fork: Run) -> None:
     )
 
 
-def tasks_of(place: Place, *, all_agents: bool = False) -> Sequence[BoardTask]:
+def tasks_of(key: BoardKey, *, all_agents: bool = False) -> Sequence[BoardTask]:
     """The agent's tasks by number, or the tasks of all agents of the thread."""
-    rows = BoardTask.objects.filter(session_id=place.session_id)
+    rows = BoardTask.objects.filter(session_id=key.session_id)
     if not all_agents:
-        rows = rows.filter(agent=place.agent)
+        rows = rows.filter(agent=key.agent)
     return list(rows.order_by("agent", "number"))
 
 
-def shown(task: BoardTask) -> dict[str, Any]:
+def as_json(task: BoardTask) -> dict[str, Any]:
     """The task as REST and the `board` frame show it."""
     return {
         "id": str(task.id),

@@ -73,23 +73,25 @@ async def find(ctx: RunState, agent_id: AgentId) -> tuple[specs.RunnableAgent, K
         return specs.RunnableAgent(agent_id), error
 
 
-def metadata_of(ctx: RunState, found: specs.RunnableAgent, message: Message | str | None) -> dict[str, Any]:
+def metadata_of(ctx: RunState, runnable: specs.RunnableAgent, message: Message | str | None) -> dict[str, Any]:
     """The metadata of a run that this message starts: values for the variables of its spec."""
-    if found.version is None or not isinstance(message, Message):
+    if runnable.version is None or not isinstance(message, Message):
         return {}
-    given, defaults = message.metadata.get("variables"), message.metadata.get(INHERITED)
-    if given is None and isinstance(defaults, Mapping):
+    variables, defaults = message.metadata.get("variables"), message.metadata.get(INHERITED)
+    if variables is None and isinstance(defaults, Mapping):
         known = {**defaults, **variables_of(ctx.effects.lease.run.metadata)}
-        given = {name: known[name] for name in found.spec.get("variables") or {} if known.get(name) is not None} or None
-    return {} if given is None else {"variables": storable(given)}
+        variables = {
+            name: known[name] for name in runnable.spec.get("variables") or {} if known.get(name) is not None
+        } or None
+    return {} if variables is None else {"variables": storable(variables)}
 
 
-def misses_variables(found: specs.RunnableAgent, metadata: Mapping[str, Any], message: str) -> PermanentError | None:
+def misses_variables(runnable: specs.RunnableAgent, metadata: Mapping[str, Any], message: str) -> PermanentError | None:
     """The refusal of a run whose metadata lacks a variable of the agent's spec; `message` is what brings them."""
     try:
-        found.check_variables(metadata)
+        runnable.check_variables(metadata)
     except InvalidInputError as error:
-        return PermanentError(f"{found.address}: {error}; {message} brings them")
+        return PermanentError(f"{runnable.address}: {error}; {message} brings them")
     return None
 
 
@@ -97,14 +99,14 @@ def too_large(body: Mapping[str, Any] | None) -> PermanentError | None:
     """The refusal of a message that is larger than an input may be; None if it is not."""
     if body is None:
         return None
-    given = _given(body["payload"])
-    size = len(to_json(given))
+    content = _content(body["payload"])
+    size = len(to_json(content))
     if size <= conf.MAX_INPUT_BYTES:
         return None
     return PermanentError(f"the task has {size} bytes, the limit is {conf.MAX_INPUT_BYTES}")
 
 
-def _given(payload: Mapping[str, Any]) -> Any:
+def _content(payload: Mapping[str, Any]) -> Any:
     """The part of a payload that is an input: the text or blocks of a chat message, the values of another."""
     if payload["kind"] != "chat":
         return payload.get("data", payload)

@@ -45,8 +45,8 @@ def recorded(budget: dict[str, Any] | None) -> SpawnBudget | None:
 
 def joined(*budgets: SpawnBudget | None) -> dict[str, Any] | None:
     """The tightest limits of these, as a row holds them; None without any."""
-    given = [budget for budget in budgets if budget is not None]
-    return narrowed(*given).model_dump(mode="json") if given else None
+    limits = [budget for budget in budgets if budget is not None]
+    return narrowed(*limits).model_dump(mode="json") if limits else None
 
 
 def narrowed(limit: SpawnBudget, *others: SpawnBudget | None) -> SpawnBudget:
@@ -183,17 +183,17 @@ def promote(tree_id: UUID, held: set[UUID]) -> list[UUID]:
 
 def reached(start: Iterable[UUID], step: Callable[[set[UUID]], Iterable[UUID]]) -> set[UUID]:
     """`start` and all that repeated steps lead to. A step gets the new ids of the step before."""
-    edge = found = set(start)
+    edge = ids = set(start)
     while edge:
-        edge = set(step(edge)) - found
-        found = found | edge
-    return found
+        edge = set(step(edge)) - ids
+        ids = ids | edge
+    return ids
 
 
 def above(run: Run) -> set[UUID]:
     """The run itself and its ancestors."""
-    found, at = {run.id}, run.parent_id
+    ids, at = {run.id}, run.parent_id
     while at is not None:
-        found.add(at)
+        ids.add(at)
         at = Run.objects.values_list("parent_id", flat=True).get(id=at)
-    return found
+    return ids

@@ -54,7 +54,7 @@ async def spawn(
     Raises AgentNotFoundError. Raises, recorded, SpawnDeniedError when the tree is too deep or has too many live runs,
     and PermanentError when `boot` is larger than an input may be, or lacks a variable.
     """
-    agent_id, given, remembers = address_of(target), _checked(priority), check_memory(memory) == CONVERSATION
+    agent_id, checked_priority, remembers = address_of(target), _checked(priority), check_memory(memory) == CONVERSATION
     effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, "child.spawned", str(agent_id), content_of(boot))
     if row is not None:
@@ -66,11 +66,11 @@ async def spawn(
     entry = Entry("child.spawned", path, str(agent_id))
     entry.request = {"message": None if message is None else message["id"]}
     async with effects.performing():
-        found, refusal = specs.in_code(agent_id), None
-        if found is None:
-            found, refusal = await find(ctx, agent_id)
-        metadata = metadata_of(ctx, found, boot)
-        missing = misses_variables(found, metadata, "the message that boots it")
+        runnable, refusal = specs.in_code(agent_id), None
+        if runnable is None:
+            runnable, refusal = await find(ctx, agent_id)
+        metadata = metadata_of(ctx, runnable, boot)
+        missing = misses_variables(runnable, metadata, "the message that boots it")
         refusal = refusal or too_large(message) or missing or _too_deep(ctx)
         if refusal is None:
             entry.result = {"run": str(child_id), "session": str(session_id)}
@@ -80,12 +80,12 @@ async def spawn(
                 str(agent_id),
                 child_id,
                 session_id,
-                priority=given,
+                priority=checked_priority,
                 deadline=ctx.meta.deadline,
                 allowed=ctx.spawn_budget,
                 remembers=remembers and retains,
             )
-            child.agent_version, child.metadata = found.version, metadata
+            child.agent_version, child.metadata = runnable.version, metadata
             # Any process may have the child from the commit on.
             await effects.outlet.publisher.begun(effects.outlet.source.tree)
             write = Spawning(child, message, ctx.spawn_budget)

@@ -66,7 +66,7 @@ async def call(ctx: RunState, name: str, arguments: dict[str, Any]) -> ToolExecu
             if entry.result is None:  # else a transactional tool has recorded itself
                 if result.finish is not None:
                     result = await effects.database.call(checked, result)
-                result = await _kept(ctx, entry, result, watch)
+                result = await _keep_off_loop(ctx, entry, result, watch)
                 entry.elapsed_s = watch.elapsed
                 if not (_may_be_late(ctx, entry) and effects.record_later(entry)):
                     await effects.record(entry, then=partial(_call_end_hook, ctx, entry, result))
@@ -181,8 +181,8 @@ def _ready(
 
 
 def _announce(ctx: RunState, entry: Entry) -> None:
-    shown = encode(entry.request["arguments"])
-    arguments = from_json(shown) if len(shown) <= CLIP else {"…": shown[:CLIP].decode(errors="ignore")}
+    as_json = encode(entry.request["arguments"])
+    arguments = from_json(as_json) if len(as_json) <= CLIP else {"…": as_json[:CLIP].decode(errors="ignore")}
     content = {
         "tool": entry.name,
         "arguments": arguments,
@@ -192,7 +192,9 @@ def _announce(ctx: RunState, entry: Entry) -> None:
     ctx.effects.outlet.progress(AgentStep.TOOL_CALL, content, **hidden.of_call(entry.request))
 
 
-async def _kept(ctx: RunState, entry: Entry, result: ToolExecutionResult, watch: Stopwatch) -> ToolExecutionResult:
+async def _keep_off_loop(
+    ctx: RunState, entry: Entry, result: ToolExecutionResult, watch: Stopwatch
+) -> ToolExecutionResult:
     """`_keep`, on a thread when the result is big."""
     if is_small(list(result.content)):
         return _keep(ctx, watch, entry, result)
@@ -216,17 +218,17 @@ def _keep(ctx: RunState, watch: Stopwatch, entry: Entry, result: ToolExecutionRe
         entry.result["is_error"] = True
     if result.hidden:
         entry.result[hidden.MARK] = True
-    if (whole := results.described(entry)) is not None:
+    if (whole := results.whole_as_json(entry)) is not None:
         entry.result[results.WHOLE] = whole
     if watch.waited >= 0.001:
         entry.result[caps.WAITED] = round(watch.waited, 3)
     if result.board is not None:
         entry.result["board"] = result.board
     if result.finish is not None:
-        entry.result[FINISH] = described(result.finish)
-    given = ctx.turns_of(entry.path) if entry.phase == "result" else ctx.turns_in(entry.path)
-    if given:
-        entry.result["turns"] = given
+        entry.result[FINISH] = finish_as_json(result.finish)
+    turns = ctx.turns_of(entry.path) if entry.phase == "result" else ctx.turns_in(entry.path)
+    if turns:
+        entry.result["turns"] = turns
     return result
 
 
@@ -253,14 +255,14 @@ def checked(result: ToolExecutionResult) -> ToolExecutionResult:
     if result.is_error:
         return result.model_copy(update={"finish": None})
     try:
-        finish = restored(described(result.finish))
+        finish = restored(finish_as_json(result.finish))
         specs.find(finish.target if isinstance(finish.target, AgentId) else AgentId.parse(finish.target))
     except (InvalidInputError, AgentNotFoundError) as error:
         return error_result(f"it cannot be handed over: {error}")
     return result.model_copy(update={"finish": finish})
 
 
-def described(finish: FinishAgentResult) -> dict[str, Any]:
+def finish_as_json(finish: FinishAgentResult) -> dict[str, Any]:
     """As the row holds it. Raises InvalidInputError."""
     target, task = finish.target, finish.task
     if not isinstance(target, str | AgentId):

@@ -110,21 +110,21 @@ async def outcome(ctx: RunState, entry: Entry, pause: Pause) -> HumanInput | Too
     """Wait for the outcome: a person's answer for the tool, or a child's outcome, which is the call's result."""
     if pause["pause"] == "child":
         handle = RunHandle(pause["run"], AgentId.parse(pause["agent"]))
-        found = await asks.outcome(ctx, _ask_path(entry.path, pause), handle, pause["ask"])
-        return outcome_as_result(handle.agent_id, found, pause["timeout"])
+        child_outcome = await asks.outcome(ctx, _ask_path(entry.path, pause), handle, pause["ask"])
+        return outcome_as_result(handle.agent_id, child_outcome, pause["timeout"])
     answer = await _answer(ctx, entry, pause)
     return HumanInput(answer["action"], answer.get("text", ""), answer.get("values"), answer.get("by", ""))
 
 
 async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
     effects, attempt = ctx.effects, int(pause["attempt"])
-    place = f"@closed{requests.place_of(entry.path, attempt)}"
-    if (known := effects.journal.system(place)) is not None:
+    closed_path = f"@closed{requests.journal_path(entry.path, attempt)}"
+    if (known := effects.journal.system(closed_path)) is not None:
         return dict(known.result["answer"])
 
     async def record(answer: Any, write: Write | None) -> dict[str, Any]:
-        said = {"id": pause["id"], "answer": answer, **hidden.of_call(entry.request)}
-        closed = Entry("request.closed", place, "input", result=said)
+        result = {"id": pause["id"], "answer": answer, **hidden.of_call(entry.request)}
+        closed = Entry("request.closed", closed_path, "input", result=result)
         if write is None:
             effects.note_once(closed)  # before any row that follows from it
         else:
@@ -146,8 +146,8 @@ def _closing(ctx: RunState, tool: Tool | None, entry: Entry, pause: AnyPause) ->
     row.digests = {ARGUMENTS: ctx.effects.asked[entry.path]}
     row.elapsed_s = caps.own_time()
     row.result = {"attempt": entry.attempt, "number": number, "spent_s": round(row.elapsed_s, 3)}
-    if given := ctx.turns_in(entry.path):
-        row.result["turns"] = given
+    if turns := ctx.turns_in(entry.path):
+        row.result["turns"] = turns
     try:
         ctx.effects.check_may_wait(entry.path)
         if isinstance(pause, PauseForChildResult):
@@ -202,7 +202,7 @@ def _for_input(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForInpu
         )
     request = _request(ctx, row, pause)
     row.result["pause"] = "input"
-    opened = Entry("request.opened", requests.place_of(row.path, row.attempt), "input")
+    opened = Entry("request.opened", requests.journal_path(row.path, row.attempt), "input")
     ctx.effects.entangled = True  # before the commit, which may stand although this task is cancelled
     return Closing(row.result, [row, opened], partial(people_rows.open_request, request=request), lambda: None, request)
 

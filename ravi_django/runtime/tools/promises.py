@@ -229,10 +229,10 @@ async def _transactional(
                     raise PauseRefused(_NO_PAUSE % tool.name)
                 result = result_of(value)
                 last.check()
-                kept = replace(row, blobs=[], stored={})  # after a give-up the caller continues with the row itself
-                result = keep(kept, result)
+                copy = replace(row, blobs=[], stored={})  # after a give-up the caller continues with the row itself
+                result = keep(copy, result)
             last.take()
-            row.result, row.digests, row.blobs = kept.result, kept.digests, kept.blobs
+            row.result, row.digests, row.blobs = copy.result, copy.digests, copy.blobs
             row.elapsed_s = time.monotonic() - begun
             first = append_repeatable(effects.lease, entries, turns)
         return result

@@ -94,14 +94,14 @@ def happened(name: str, value: Any) -> ToolExecutionResult:
 
 def _result_of(value: Any) -> ToolExecutionResult:
     if isinstance(value, ToolExecutionResult):
-        found = _content(list(value.content))
+        converted = _content(list(value.content))
         finish = value.finish if isinstance(value.finish, FinishAgentResult) else None
-        is_error = value.is_error or found.is_error
+        is_error = value.is_error or converted.is_error
         more = {"is_error": is_error, "board": value.board, "finish": finish, "hidden": value.hidden}
-        return found.model_copy(update=more)
+        return converted.model_copy(update=more)
     if isinstance(value, FinishAgentResult):
-        words = TextBlock(text=storable(asks_for(value.target)))
-        return ToolExecutionResult(content=[words], finish=value)
+        block = TextBlock(text=storable(asks_for(value.target)))
+        return ToolExecutionResult(content=[block], finish=value)
     if isinstance(value, Block):
         return _content([value])
     if isinstance(value, list | tuple) and any(isinstance(item, Block) for item in value):
@@ -179,22 +179,22 @@ def fit(entry: Entry, result: ToolExecutionResult, limit: int, *, readable: bool
     sizes = [_size(block) for block in result.content]
     if sum(sizes) <= limit:
         return result
-    texts = [_words(block) for block in result.content]
+    texts = [_block_text(block) for block in result.content]
     textual = all(text is not None for text in texts)
     body, is_all = _whole(result, textual)
     blob = make_text_blob(body)
     entry.blobs = [blob]
     entry.digests = {**(entry.digests or {}), WHOLE: blob.id}
-    shown, offset = _shown(result.content, sizes, limit)
+    fitting, offset = _fitting(result.content, sizes, limit)
     marker = _marker(len(body), offset if textual else None, is_all, str(entry.id) if readable else "")
-    if shown and isinstance(shown[-1], TextBlock):
-        shown[-1] = TextBlock(text=f"{shown[-1].text}\n{marker}")
+    if fitting and isinstance(fitting[-1], TextBlock):
+        fitting[-1] = TextBlock(text=f"{fitting[-1].text}\n{marker}")
     else:
-        shown.append(TextBlock(text=marker))
-    return result.model_copy(update={"content": shown})
+        fitting.append(TextBlock(text=marker))
+    return result.model_copy(update={"content": fitting})
 
 
-def described(entry: Entry) -> dict[str, Any] | None:
+def whole_as_json(entry: Entry) -> dict[str, Any] | None:
     """The reference to the whole in the row's result."""
     return {"blob": entry.blobs[0].id, "size": entry.blobs[0].size} if entry.blobs else None
 
@@ -203,7 +203,7 @@ def _whole(result: ToolExecutionResult, textual: bool) -> tuple[bytes, bool]:
     """The whole as text, up to the limit of a blob, and whether it is all; blocks without text as JSON."""
     most = BLOB_BYTES
     if textual and len(result.content) == 1:
-        text = _words(result.content[0]) or ""
+        text = _block_text(result.content[0]) or ""
     elif textual:
         text = text_of(result.content)
     else:
@@ -212,27 +212,27 @@ def _whole(result: ToolExecutionResult, textual: bool) -> tuple[bytes, bool]:
     return (body, True) if len(body) <= most else (body[:most].decode(errors="ignore").encode(), False)
 
 
-def _shown(blocks: list[ContentBlock], sizes: list[int], limit: int) -> tuple[list[ContentBlock], int]:
+def _fitting(blocks: list[ContentBlock], sizes: list[int], limit: int) -> tuple[list[ContentBlock], int]:
     """The first blocks that fit, and the bytes of their text."""
-    shown: list[ContentBlock] = []
+    fitting: list[ContentBlock] = []
     room, offset = limit, 0
     for block, size in zip(blocks, sizes, strict=True):
-        text = _words(block)
+        text = _block_text(block)
         if size <= room:
-            shown.append(block)
+            fitting.append(block)
             room -= size
             offset += len((text or "").encode(errors="replace")) + (1 if text else 0)  # and the line end
             continue
         if text is None and room > 0:  # a picture cannot be cut
             note = f"[{block.type}, {size} bytes: too big to be shown]"
-            shown.append(TextBlock(text=note))
+            fitting.append(TextBlock(text=note))
             room -= len(note)
             continue
         part = (text or "")[: max(0, room)].encode(errors="replace")[: max(0, room)].decode(errors="ignore")
         offset += len(part.encode())
-        shown.append(TextBlock(text=part))
+        fitting.append(TextBlock(text=part))
         break
-    return shown, offset
+    return fitting, offset
 
 
 def _marker(size: int, offset: int | None, is_all: bool, entry_id: str) -> str:
@@ -247,7 +247,7 @@ def _marker(size: int, offset: int | None, is_all: bool, entry_id: str) -> str:
     return f"{note}]"
 
 
-def _words(block: ContentBlock) -> str | None:
+def _block_text(block: ContentBlock) -> str | None:
     """The block's text; None for a block that cannot be cut."""
     if isinstance(block, TextBlock):
         return block.text

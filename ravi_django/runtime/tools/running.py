@@ -71,12 +71,12 @@ async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any], around: Aro
 
     if inspect.iscoroutinefunction(tool.execute):
         return await _converted(ctx, tool, await awaited(tool, called(), timeout, around))
-    found = await on_a_thread(ctx, called_here, timeout)
-    if isinstance(found, ToolExecutionResult):
-        return found
-    if is_pause(found):
-        raise ToolPaused(found)
-    return await _converted(ctx, tool, await awaited(tool, found, timeout, around))
+    value = await on_a_thread(ctx, called_here, timeout)
+    if isinstance(value, ToolExecutionResult):
+        return value
+    if is_pause(value):
+        raise ToolPaused(value)
+    return await _converted(ctx, tool, await awaited(tool, value, timeout, around))
 
 
 async def awaited(tool: Tool, awaitable: Any, timeout: float, around: Around = lambda: nullcontext([])) -> Any:
@@ -163,10 +163,10 @@ async def _converted(ctx: RunState, tool: Tool, value: Any) -> ToolExecutionResu
     if is_small(value):
         return result_of(value)
     try:
-        found: ToolExecutionResult = await on_a_thread(ctx, lambda: result_of(value), timeout_of(tool))
+        result: ToolExecutionResult = await on_a_thread(ctx, lambda: result_of(value), timeout_of(tool))
     except (TimeoutError, ToolRefused):  # the tool itself has ended
         return result_of(f"[{tool.name} ended, but its result could not be read within {timeout_of(tool):g} s]")
-    return found
+    return result
 
 
 def _readable(value: Any) -> Any:
@@ -213,8 +213,8 @@ def _contained(function: Callable[[], Any]) -> Any:
 def scope_below(path: str, pause: dict[str, Any] | None) -> paths.Scope:
     """Where a tool's calls are numbered. Its tasks belong to the run as the agent's do."""
     above = paths.current()
-    place = f"{path}/" if pause is None else place_after(path, pause)
-    return paths.Scope(place, branches=above.branches if above else None)
+    prefix = f"{path}/" if pause is None else place_after(path, pause)
+    return paths.Scope(prefix, branches=above.branches if above else None)
 
 
 def place_after(path: str, pause: dict[str, Any]) -> str:

@@ -86,19 +86,19 @@ async def _answer(ctx: RunState, tool: Tool, entry: Entry) -> dict[str, Any]:
         arguments, key = uncertain.arguments_of(entry), ctx.idempotency_key
     try:
         if inspect.iscoroutinefunction(check):
-            found = check(arguments, key)
+            outcome = check(arguments, key)
         else:
-            found = await on_a_thread(ctx, lambda: check(arguments, key), timeout)
-        if inspect.isawaitable(found):
-            found = await awaited(tool, found, timeout)
+            outcome = await on_a_thread(ctx, lambda: check(arguments, key), timeout)
+        if inspect.isawaitable(outcome):
+            outcome = await awaited(tool, outcome, timeout)
     except (CancellationError, LeaseLostError, NoThreadLeft):
         raise
     except Exception as error:
         log.warning("the check of %s failed: %s", tool.name, error_text(error), extra={"action": "tool.check_failed"})
         return {"outcome": "unknown", "error": error_text(error)}
-    if isinstance(found, Happened):
-        return {"outcome": "happened", "result": blocks_json(happened(tool.name, found.result).content)}
-    if found is NotHappened or isinstance(found, NotHappened):
+    if isinstance(outcome, Happened):
+        return {"outcome": "happened", "result": blocks_json(happened(tool.name, outcome.result).content)}
+    if outcome is NotHappened or isinstance(outcome, NotHappened):
         return {"outcome": "run_again"}
     return {"outcome": "unknown"}
 
@@ -132,8 +132,8 @@ async def decide(ctx: RunState, entry: Entry, why: str, not_before: datetime | N
     effects.uncertain[entry.path] = entry
     answer = await checked(ctx, entry, not_before) or await uncertain.decide(ctx, entry, why, not_before=not_before)
     if answer["outcome"] == "fail":
-        said = "" if hidden.of_call(entry.request) else f"{why}; "  # the run's error: the owner reads it
-        await effects.end(Stop(Stop.Kind.FAIL, _uncertain(entry, f"{said}a person has decided to fail the run")))
+        reason = "" if hidden.of_call(entry.request) else f"{why}; "  # the run's error: the owner reads it
+        await effects.end(Stop(Stop.Kind.FAIL, _uncertain(entry, f"{reason}a person has decided to fail the run")))
     effects.uncertain.pop(entry.path, None)
     if answer["outcome"] == "run_again":
         entry.attempt += 1

@@ -75,7 +75,7 @@ def test_the_list_says_and_finds_who_decided_and_for_whom(root) -> None:
     approved, denied = (approval_of(make_run(owner=olga, session=Session.objects.create(owner=olga))) for _ in range(2))
     world.answer(approved, "approve", by=ada, sticky=True)
     world.answer(denied, "deny", by=bob)
-    world.standing_revoke(list(StickyDecision.objects.all()), by=bob)
+    world.sticky_revoke(list(StickyDecision.objects.all()), by=bob)
 
     def found(term: str) -> set[tuple[str, ...]]:
         rows = re.findall(r"<tr>.*?</tr>", page(root, f"{LIST}?q={term}").partition("<tbody>")[2], re.DOTALL)

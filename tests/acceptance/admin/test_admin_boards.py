@@ -61,7 +61,7 @@ def test_boards_are_listed_searched_and_shown(operator: Any, busy: Run) -> None:
     staff = operator("view_boardtask")
     task = BoardTask.objects.get()
     other = make_run()
-    world.board_add(world.Place(other.session_id, "test/other", "", "", other.id), "Something else")
+    world.board_add(world.BoardKey(other.session_id, "test/other", "", "", other.id), "Something else")
 
     html = page(staff, "/admin/ravi/boardtask/")
     assert "Paint" in html and "Something else" in html and EVIL not in html
@@ -75,7 +75,7 @@ def test_boards_are_listed_searched_and_shown(operator: Any, busy: Run) -> None:
 
 def test_a_list_costs_as_many_queries_for_many_as_for_one(root: Any, busy: Run, django_assert_max_num_queries: Any):
     for number in range(20):
-        world.board_add(world.Place(busy.session_id, "test/code", "", "", busy.id), f"Task {number}")
+        world.board_add(world.BoardKey(busy.session_id, "test/code", "", "", busy.id), f"Task {number}")
 
     with django_assert_max_num_queries(6):
         page(root, "/admin/ravi/boardtask/")

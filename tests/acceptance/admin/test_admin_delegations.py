@@ -185,6 +185,6 @@ def test_who_is_permitted_takes_back_all_and_only_once(users: Any, decisions: li
 
     assert "2 revoked" in revoke(client, decisions)
     assert "2 unchanged" in revoke(client, decisions)
-    assert not world.revoke_standing([decisions[0].pk], by=users["boss"])
+    assert not world.revoke_sticky([decisions[0].pk], by=users["boss"])
 
     assert LogEntry.objects.count() == 2

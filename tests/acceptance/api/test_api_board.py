@@ -12,13 +12,13 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def place(run: Run) -> world.Place:
-    return world.Place(run.session_id, AGENT, "Helper", "", run.id)
+def place(run: Run) -> world.BoardKey:
+    return world.BoardKey(run.session_id, AGENT, "Helper", "", run.id)
 
 
 def test_the_tasks_of_all_agents_newest_first(client, run, place, django_assert_num_queries) -> None:
     first = world.board_add(place, "Find <b>it</b>", "There.")
-    second = world.board_add(world.Place(place.session_id, "react/other", "Other", AGENT, run.id), "Look")
+    second = world.board_add(world.BoardKey(place.session_id, "react/other", "Other", AGENT, run.id), "Look")
     world.board_update(place, 1, status="doing")
 
     with django_assert_num_queries(3):
@@ -28,7 +28,7 @@ def test_the_tasks_of_all_agents_newest_first(client, run, place, django_assert_
     assert (response.status_code, body["next"], body["previous"]) == (200, None, None)
     assert [task["id"] for task in body["results"]] == [str(second.id), str(first.id)]
     first.refresh_from_db()
-    assert body["results"][1] == world.board_shown(first)
+    assert body["results"][1] == world.board_as_json(first)
     shown = [body["results"][1][name] for name in ("session", "number", "title", "detail", "status")]
     assert shown == [str(run.session_id), 1, "Find <b>it</b>", "There.", "doing"]
     assert body["results"][1]["created_at"].endswith("Z")

@@ -278,7 +278,7 @@ def test_where_it_is_not_known_who_is_asked_it_is_denied(settings, monkeypatch, 
     ):
         settings.RAVI = {**before, **given}
         if not given:
-            world.patch(monkeypatch, "means_somebody", raises)
+            world.patch(monkeypatch, "has_recipient", raises)
         agent = payer(pay, approvers=approvers)
 
         run = drive(run_of())

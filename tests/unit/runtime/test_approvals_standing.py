@@ -85,7 +85,7 @@ def test_it_covers_no_edit_to_a_riskier_call(ann, ran, session):
 @pytest.mark.parametrize("when", ["before", "at that moment"])
 def test_a_revoked_one_is_not_used(ann, ran, session, monkeypatch, when):
     decided(session, payer(paying(ran)), ann)
-    found = world.standing
+    found = world.find_sticky
 
     def revoked_since(*args):
         decision = found(*args)
@@ -95,7 +95,7 @@ def test_a_revoked_one_is_not_used(ann, ran, session, monkeypatch, when):
     if when == "before":
         StickyDecision.objects.update(revoked_at=F("created_at"), revoked_by=ann)
     else:
-        world.patch(monkeypatch, "standing", revoked_since)
+        world.patch(monkeypatch, "find_sticky", revoked_since)
 
     run = drive(run_of(session=session))
     assert (asked(run).tool, ran) == ("pay", [5])
@@ -238,8 +238,8 @@ def test_an_unsaved_request_at_any_of_its_steps(ann):
     fin = user("fin", "finance")
     asked_of = {"run": run_of(), "kind": "approval", "path": "p", "arguments": {}}
     request = HumanRequest(**asked_of, to="group:finance", steps=[{"to": "group:finance"}, {"to": "staff"}])
-    assert world.could_answer(ann, request) and world.could_answer(fin, request)
-    assert not world.could_answer(user("eve"), request)
+    assert world.may_answer_unsaved(ann, request) and world.may_answer_unsaved(fin, request)
+    assert not world.may_answer_unsaved(user("eve"), request)
     assert request.to == "group:finance"
 
 
@@ -256,8 +256,8 @@ def revocations():
 
 
 def test_taking_it_back_is_recorded(ann, sticky):
-    assert world.standing_revoke([sticky], by=ann) == [sticky]
-    assert world.standing_revoke([sticky], by=ann) == []
+    assert world.sticky_revoke([sticky], by=ann) == [sticky]
+    assert world.sticky_revoke([sticky], by=ann) == []
     (record,) = revocations()
     request = HumanRequest.objects.get()
     assert (record.run_id, record.session_id, record.agent) == (request.run_id, sticky.session_id, PAYER)
@@ -267,7 +267,7 @@ def test_taking_it_back_is_recorded(ann, sticky):
 
 def test_of_a_run_that_is_gone_too(sticky):
     HumanRequest.objects.all().delete()
-    world.standing_revoke([sticky], by=None)
+    world.sticky_revoke([sticky], by=None)
     assert [(record.run_id.int, record.detail["revoked_by"]) for record in revocations()] == [(0, "")]
 
 
@@ -288,6 +288,6 @@ def test_it_is_taken_back_by_who_gave_it_or_may_change_it(ann, sticky):
     type(ann).objects.filter(pk=ann.pk).update(is_active=False)  # who gave it was dismissed
     for by, error in ((eve, NotFoundError), (viewer, ForbiddenError), (ann, NotFoundError)):
         with pytest.raises(error):
-            world.standing_revoke([sticky], by=by)
+            world.sticky_revoke([sticky], by=by)
     assert not revocations()
-    assert world.standing_revoke([sticky], by=clerk) == [sticky]
+    assert world.sticky_revoke([sticky], by=clerk) == [sticky]

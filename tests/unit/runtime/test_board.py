@@ -40,7 +40,7 @@ def board_frames(run):
 
 def place(session=None, agent="test/code", run=None):
     run = run or make_run()
-    return world.Place((session or run.session).id, agent, "code", "", run.id)
+    return world.BoardKey((session or run.session).id, agent, "code", "", run.id)
 
 
 def adding(*titles):
@@ -247,7 +247,7 @@ def test_a_frame_shows_the_task_as_it_is():
     run = drive(make_run())
     first, second = board_frames(run)
     task = BoardTask.objects.get()
-    assert second["task"] == world.board_shown(task)
+    assert second["task"] == world.board_as_json(task)
     assert (first["task"]["status"], first["task"]["detail"]) == ("todo", "<b>bold</b>")
     assert set(second["task"]) == {
         *("id", "session", "agent", "label", "parent_agent", "run"),

@@ -173,7 +173,7 @@ def test_list_page_and_answer_say_what_the_rule_says(users, requests, hooked):
                 assert _checked(user, request) == ("may" if allowed else "reads" if reads else "nothing"), case
                 unsaved = copy(request)
                 unsaved.pk = None
-                assert world.could_answer(user, unsaved) is allowed, case
+                assert world.may_answer_unsaved(user, unsaved) is allowed, case
     finally:
         BY_NAME.update((person.name, person) for person in PEOPLE)
 
@@ -308,8 +308,8 @@ def test_a_name_that_cannot_be_one_means_nobody(users, monkeypatch, django_user_
     mia = users["mia"]
     request = a_request(to=f"user:{mia.pk}")
 
-    assert not world.means_somebody("user:mia", request)
-    assert world.means_somebody(f"user:{mia.pk}", request)
+    assert not world.has_recipient("user:mia", request)
+    assert world.has_recipient(f"user:{mia.pk}", request)
     assert _checked(mia, request) == "may"
     assert _checked(users["ann"], request) == "nothing"
 
@@ -338,12 +338,12 @@ def test_nobody_is_said_of_an_address_only_when_all_were_looked_at(users, settin
     found = []
     for most in (3, 5, 6):
         world.patch(monkeypatch, "ADDRESSES_READ", most)
-        found.append((world.means_somebody(to, request), world.means_somebody(to, other)))
+        found.append((world.has_recipient(to, request), world.has_recipient(to, other)))
         assert [one.username for one in world.people_candidates(to, request)] == (["member4"] if most > 3 else [])
 
     assert found == [(True, True), (True, True), (True, False)]
     calls.clear()
-    world.means_somebody(to, request)
+    world.has_recipient(to, request)
     assert calls == [f"member{number}" for number in range(5)], "none behind the first one that may"
 
 
@@ -360,7 +360,7 @@ def test_permissions_of_the_sites_own_backend_count(users, settings):
     Delegation.objects.create(user=users["stranger"], delegate=users["sue"])
 
     assert [_checked(users[name], request) for name in ("stranger", "sue", "mia")] == ["may", "may", "nothing"]
-    assert world.means_somebody("permission:shop.pay", request), "nobody can say"
+    assert world.has_recipient("permission:shop.pay", request), "nobody can say"
     assert world.people_candidates(f"permission:{PAY}", request) == [users["pia"], users["gus"]]
 
 

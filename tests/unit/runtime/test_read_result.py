@@ -246,7 +246,7 @@ def test_what_is_found_is_what_there_is(text, wanted, offset, step):
     was = world.RESULTS_STEP
     world.replace("RESULTS_STEP", step)
     try:
-        answer = world.results_found(world.make_text_blob(text.encode()), offset, wanted)
+        answer = world.results_matches(world.make_text_blob(text.encode()), offset, wanted)
     finally:
         world.replace("RESULTS_STEP", was)
 

@@ -123,7 +123,7 @@ def test_what_only_a_person_can_decide_goes_on_and_never_expires(clock, users, s
 def test_a_bounded_batch_at_a_time_in_which_one_that_fails_does_not_stop_the_rest(clock, users, monkeypatch):
     requests = [approving(CHAIN) for _ in range(3)]
     clock.advance(4 * HOUR)
-    meant = world.means_somebody
+    meant = world.has_recipient
 
     def fails_for_one(to, request):
         if request.pk == requests[0].pk:
@@ -131,7 +131,7 @@ def test_a_bounded_batch_at_a_time_in_which_one_that_fails_does_not_stop_the_res
         return meant(to, request)
 
     assert world.due_to_escalate(2) == [request.pk for request in requests[:2]]
-    world.patch(monkeypatch, "means_somebody", fails_for_one)
+    world.patch(monkeypatch, "has_recipient", fails_for_one)
 
     sweep()
 
@@ -224,7 +224,7 @@ def test_a_delegate_answers_while_it_lasts_and_it_is_recorded_in_whose_place(clo
 
     seen = []
     for _ in range(4):
-        seen.append(tuple(not world.why_not(users[name], request) for name in ("dan", "eve")))
+        seen.append(tuple(not world.rights_refusal(users[name], request) for name in ("dan", "eve")))
         clock.advance(86400)
     assert seen == [(False, False), (True, False), (True, False), (False, False)], "and it is not passed on"
     clock.advance(-2 * 86400)

@@ -28,13 +28,13 @@ class CompactionStrategy(Protocol):
 
 def checked(strategies: Iterable[Any]) -> tuple[CompactionStrategy, ...]:
     """Raises TypeError for an object that is not a strategy."""
-    found = tuple(strategies)
-    for strategy in found:
+    known = tuple(strategies)
+    for strategy in known:
         if isinstance(strategy, type) or not callable(getattr(strategy, "compact", None)):
             raise TypeError(
                 f"not a compaction strategy: {strategy!r}; pass objects with `async def compact(self, messages)`"
             )
-    return found
+    return known
 
 
 def reach_of(strategies: Iterable[CompactionStrategy]) -> int | None:
@@ -104,7 +104,7 @@ def from_the_users_words(
     if start < len(messages) and is_users(messages[start]):
         return list(messages[start:])
     if move:
-        later = next((place for place in range(start, len(messages)) if is_users(messages[place])), None)
+        later = next((index for index in range(start, len(messages)) if is_users(messages[index])), None)
         if later is not None:
             return list(messages[later:])
     return [*([] if user is None or user >= start else [messages[user]]), *messages[start:]]

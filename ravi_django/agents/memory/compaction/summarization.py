@@ -71,9 +71,9 @@ class SummarizationCompaction:
         if not recorded and not await self._over(messages):
             return list(messages)
         if recorded or (recorded is None and not self._failed_lately(messages)):
-            shown = await self._summarized(messages, required=recorded is True)
-            if shown is not None:
-                return shown
+            view = await self._summarized(messages, required=recorded is True)
+            if view is not None:
+                return view
         return await self._window(messages)
 
     async def _over(self, messages: Sequence[ChatMessage]) -> bool:
@@ -85,9 +85,9 @@ class SummarizationCompaction:
         """The view with a new summary; None if there is nothing to summarize, or the call failed."""
         head, old, lead = split_lead(messages)
         cut = await self._cut(messages, lead)
-        kept = from_the_users_words(messages, cut, user_before(messages, cut, lead))
-        shown = {id(message) for message in kept}
-        if not required and all(id(message) in shown for message in messages[lead:cut]):
+        rest = from_the_users_words(messages, cut, user_before(messages, cut, lead))
+        view_ids = {id(message) for message in rest}
+        if not required and all(id(message) in view_ids for message in messages[lead:cut]):
             return None
         text, response = await self._ask(old, messages[lead:cut])
         if not text:
@@ -97,7 +97,7 @@ class SummarizationCompaction:
         summary = make_summary(text, len(messages) - cut)
         summary._wire["since"] = origin(messages[cut]) if cut < len(messages) else None
         summary._wire["response"] = response
-        return [*head, summary, *kept]
+        return [*head, summary, *rest]
 
     def _failed_lately(self, messages: Sequence[ChatMessage]) -> bool:
         """A failure marks the message that was the newest then. A replay marks the same one."""
@@ -148,13 +148,13 @@ class SummarizationCompaction:
 
     async def _window(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         """The newest messages within the limits, without a new summary."""
-        shown = list(messages)
+        view = list(messages)
         if self.max_messages is not None:
             most = self.max_messages + leading(messages)
-            shown = await SlidingWindowCompaction(max(1, most * 2 // 3)).compact(shown)  # it sends 1.5 times as many
+            view = await SlidingWindowCompaction(max(1, most * 2 // 3)).compact(view)  # it sends 1.5 times as many
         if self.max_tokens is not None:
-            shown = await TruncationCompaction(self.max_tokens, model=self.model).compact(shown)
-        return shown
+            view = await TruncationCompaction(self.max_tokens, model=self.model).compact(view)
+        return view
 
 
 def _recorded() -> bool | None:
@@ -166,8 +166,8 @@ def _recorded() -> bool | None:
     if ctx is None or not _task_may_summarize.get():
         return False
     decided = getattr(ctx, "decided", None)
-    found: bool | None = decided(SCOPE) if callable(decided) else None
-    return found
+    is_recorded: bool | None = decided(SCOPE) if callable(decided) else None
+    return is_recorded
 
 
 def summary_is_recorded() -> bool:

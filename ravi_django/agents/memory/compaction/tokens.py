@@ -39,17 +39,17 @@ class TokenCounter:
     async def window(self) -> int:
         """The model's context window in tokens; DEFAULT_WINDOW if unknown."""
         ask = getattr(self.model, "context_window", None)
-        found = await self._given(ask) if callable(ask) else None
-        return found if found and found > 0 else DEFAULT_WINDOW
+        size = await self._tokens_by(ask) if callable(ask) else None
+        return size if size and size > 0 else DEFAULT_WINDOW
 
     async def total(self, messages: Sequence[ChatMessage]) -> int:
         upto, tokens = 0, 0
         if isinstance(messages, Transcript):
             upto, tokens = messages.counted.get(self._key, (0, 0))
-        unknown = [messages[place] for place in range(upto, len(messages)) if self._key not in messages[place]._wire]
+        unknown = [messages[index] for index in range(upto, len(messages)) if self._key not in messages[index]._wire]
         if unknown:
             await self._learn(unknown)
-        tokens += self.known(messages[place] for place in range(upto, len(messages)))
+        tokens += self.known(messages[index] for index in range(upto, len(messages)))
         if isinstance(messages, Transcript):
             messages.counted[self._key] = (len(messages), tokens)
         return tokens
@@ -62,14 +62,14 @@ class TokenCounter:
         """Count all in one call first: a model counts long texts in a thread, and remembers each message."""
         if self._count is not None and inspect.iscoroutinefunction(self._count):
             if len(messages) > 1:
-                await self._given(self._count, messages)
+                await self._tokens_by(self._count, messages)
         elif self._count is not None and sum(len(message.text) for message in messages) > _AT_ONCE:
             await asyncio.to_thread(self._learn_here, messages)
         since = time.monotonic()
         for message in messages:
             if self._key not in message._wire:
-                found = await self._given(self._count, [message]) if self._count else None
-                message._wire[self._key] = estimate(message) if found is None else found
+                tokens = await self._tokens_by(self._count, [message]) if self._count else None
+                message._wire[self._key] = estimate(message) if tokens is None else tokens
             if time.monotonic() - since > _TURN_S:
                 await asyncio.sleep(0)
                 since = time.monotonic()
@@ -77,24 +77,24 @@ class TokenCounter:
     def _learn_here(self, messages: Sequence[ChatMessage]) -> None:
         for message in messages:
             try:
-                found = self._count([message]) if self._count is not None else None
+                tokens = self._count([message]) if self._count is not None else None
             except Exception:  # logged when each message is counted
                 return
-            if isinstance(found, int):
-                message._wire[self._key] = found
-            elif inspect.iscoroutine(found):
-                found.close()  # it needs the event loop
+            if isinstance(tokens, int):
+                message._wire[self._key] = tokens
+            elif inspect.iscoroutine(tokens):
+                tokens.close()  # it needs the event loop
                 return
 
-    async def _given(self, ask: Any, *args: Any) -> int | None:
+    async def _tokens_by(self, ask: Any, *args: Any) -> int | None:
         try:
-            found = ask(*args)
-            if inspect.isawaitable(found):
-                found = await found
+            tokens = ask(*args)
+            if inspect.isawaitable(tokens):
+                tokens = await tokens
         except Exception:  # a missing tokenizer must not end the run
             log.warning("%s cannot count tokens: estimating", self.model, exc_info=True)
             return None
-        return found if isinstance(found, int) else None
+        return tokens if isinstance(tokens, int) else None
 
 
 def estimate(message: ChatMessage) -> int:

@@ -149,27 +149,27 @@ class TruncationCompaction:
         largest power of two as a factor. It stays the best one until it no longer fits."""
         start = group_start(messages, len(messages), lead)
         used = counter.known(messages[start:])
-        words = 0 if user is None or user >= start else counter.known([messages[user]])
+        user_tokens = 0 if user is None or user >= start else counter.known([messages[user]])
         starts = [start]
         while start > lead:
             start = group_start(messages, start, lead)
             used += counter.known(messages[start : starts[-1]])
             if user is not None and start <= user < starts[-1]:
-                words = 0  # the turns from here on include it
-            if used + words > room:
+                user_tokens = 0  # the turns from here on include it
+            if used + user_tokens > room:
                 break
-            starts = [start] if 3 * (used + words) <= 2 * room else [*starts, start]
+            starts = [start] if 3 * (used + user_tokens) <= 2 * room else [*starts, start]
         positions = {index: _position(messages, index, lead) for index in starts}
         return max(starts, key=lambda index: (positions[index] & -positions[index], -index))
 
     async def _cut_results(self, rest: list[ChatMessage], room: int, counter: TokenCounter) -> list[ChatMessage]:
-        results = [place for place, message in enumerate(rest) if message.role is Role.TOOL]
+        results = [index for index, message in enumerate(rest) if message.role is Role.TOOL]
         chars = max(room, 0) * BYTES_A_TOKEN // max(len(results), 1)
-        shown = rest
-        while results and await counter.total(shown) > room and chars > LEAST_CHARS:
+        view = rest
+        while results and await counter.total(view) > room and chars > LEAST_CHARS:
             chars = max(chars // 2, LEAST_CHARS)
-            shown = [trimmed(m, chars, errors=True) if m.role is Role.TOOL else m for m in rest]
-        return shown
+            view = [trimmed(m, chars, errors=True) if m.role is Role.TOOL else m for m in rest]
+        return view
 
 
 MARKER = "… [{cut} characters cut]"
@@ -193,51 +193,51 @@ class ToolResultCompaction:
         self.marker = marker
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-        shown = (
+        view = (
             messages.mapped(f"trimmed:{self.max_chars}:{self.marker}", self._trimmed)
             if isinstance(messages, Transcript)
             else [self._trimmed(message) for message in messages]
         )
         if not self.keep_newest:
-            return shown
-        place = self._newest(messages)
-        return shown[:place] + list(messages[place:])
+            return view
+        index = self._newest(messages)
+        return view[:index] + list(messages[index:])
 
     def _trimmed(self, message: ChatMessage) -> ChatMessage:
         return trimmed(message, self.max_chars, self.marker) if message.role is Role.TOOL else message
 
     def _newest(self, messages: Sequence[ChatMessage]) -> int:
         """The index where the results that stay whole begin."""
-        place = len(messages)
+        index = len(messages)
         for _ in range(self.keep_newest):
-            while place and messages[place - 1].role is not Role.TOOL:
-                place -= 1
-            while place and messages[place - 1].role is Role.TOOL:
-                place -= 1
-        return place
+            while index and messages[index - 1].role is not Role.TOOL:
+                index -= 1
+            while index and messages[index - 1].role is Role.TOOL:
+                index -= 1
+        return index
 
 
 def trimmed(message: ChatMessage, max_chars: int, marker: str = MARKER, *, errors: bool = False) -> ChatMessage:
     """The message with its long results cut, or the message itself if there is nothing to cut. Computed once. `errors`:
     cut errors too."""
     key = f"trimmed:{max_chars}:{errors}:{marker}"
-    found: ChatMessage | None = message._wire.get(key, message)
-    if found is message:
+    cut: ChatMessage | None = message._wire.get(key, message)
+    if cut is message:
         content = [_cut(block, max_chars, marker, errors) for block in message.content]
-        found = None
+        cut = None
         if any(new is not old for new, old in zip(content, message.content, strict=True)):
-            found = message.model_copy(update={"content": content})
-            found._wire[key] = None  # a cut message is not cut again
-            found._wire["origin"] = weakref.ref(origin(message))
-        message._wire[key] = found
-    return found or message
+            cut = message.model_copy(update={"content": content})
+            cut._wire[key] = None  # a cut message is not cut again
+            cut._wire["origin"] = weakref.ref(origin(message))
+        message._wire[key] = cut
+    return cut or message
 
 
 def origin(message: ChatMessage) -> ChatMessage:
     """The original of a cut message."""
     made_of = message._wire.get("origin")
-    found: ChatMessage | None = made_of() if made_of is not None else None
-    return found or message
+    source: ChatMessage | None = made_of() if made_of is not None else None
+    return source or message
 
 
 def _cut(block: ContentBlock, max_chars: int, marker: str, errors: bool) -> ContentBlock:
@@ -246,12 +246,14 @@ def _cut(block: ContentBlock, max_chars: int, marker: str, errors: bool) -> Cont
     text = block.text
     if len(text) <= max_chars:
         return block
-    said = text_of([part for part in block.content if not isinstance(part, _MEDIA)])
-    if len(said) <= max_chars:  # only a transcript of media is long
+    plain = text_of([part for part in block.content if not isinstance(part, _MEDIA)])
+    if len(plain) <= max_chars:  # only a transcript of media is long
         return block
-    kept: list[ContentBlock] = [TextBlock(text=said[:max_chars] + marker.replace("{cut}", str(len(said) - max_chars)))]
-    kept += [part for part in block.content if isinstance(part, _MEDIA)]
-    return block.model_copy(update={"content": kept})
+    content: list[ContentBlock] = [
+        TextBlock(text=plain[:max_chars] + marker.replace("{cut}", str(len(plain) - max_chars)))
+    ]
+    content += [part for part in block.content if isinstance(part, _MEDIA)]
+    return block.model_copy(update={"content": content})
 
 
 class SelectiveToolCallCompaction:
@@ -265,15 +267,15 @@ class SelectiveToolCallCompaction:
         self.keep_last = check_whole("keep_last", keep_last, least=0)
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-        place, groups = len(messages), 0
-        while place and groups < self.keep_last:
-            place -= 1
-            groups += makes_calls(messages[place])
-        return [messages[spoken] for spoken in _spoken(messages, place)] + list(messages[place:])
+        index, groups = len(messages), 0
+        while index and groups < self.keep_last:
+            index -= 1
+            groups += makes_calls(messages[index])
+        return [messages[spoken] for spoken in _spoken(messages, index)] + list(messages[index:])
 
 
 def _spoken(messages: Sequence[ChatMessage], end: int) -> Sequence[int]:
     """The indexes of the messages before `end` without tool calls and results."""
     if isinstance(messages, Transcript):
         return messages.spoken[: bisect_left(messages.spoken, end)]
-    return [place for place in range(end) if messages[place].role is not Role.TOOL and not makes_calls(messages[place])]
+    return [index for index in range(end) if messages[index].role is not Role.TOOL and not makes_calls(messages[index])]

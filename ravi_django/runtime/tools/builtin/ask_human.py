@@ -19,7 +19,7 @@ Context = Annotated[str, Field(max_length=requests.MAX_CONTEXT)]
 Choice = Annotated[str, Field(min_length=1, max_length=requests.MAX_CHOICE)]
 Choices = Annotated[list[Choice], Field(min_length=2, max_length=3)]
 
-_WORDS = {
+_TEXTS = {
     "skip": "The person skipped the question. Go on without the answer, by your best judgement, and say so.",
     "cancel": "The person does not want to be asked this. Go on without the answer, and do not ask it again.",
     "expired": "Nobody answered in time. Go on without the answer; this is no consent to anything.",
@@ -80,7 +80,7 @@ class AskHumanTool(FunctionTool):
             return _result(str(error), True)
         if answer.answered:
             return _result(f"The person answered: {answer.text}")
-        return _result(_WORDS[answer.action])
+        return _result(_TEXTS[answer.action])
 
 
 def _result(text: str, is_error: bool = False) -> ToolExecutionResult:

@@ -62,7 +62,7 @@ def board_add(ctx: RunContext, title: Title, detail: Detail = "") -> ToolExecuti
         detail: What belongs to it.
     """
     try:
-        task = board.add(_place(ctx), title, detail)
+        task = board.add(_board_key(ctx), title, detail)
     except InvalidInputError as error:
         return _refused(error)
     return _changed(task, "added")
@@ -84,7 +84,7 @@ def board_update(
         detail: The new detail; leave it out to keep the present one.
     """
     try:
-        task = board.update(_place(ctx), number, status=status, title=title, detail=detail)
+        task = board.update(_board_key(ctx), number, status=status, title=title, detail=detail)
     except (InvalidInputError, NotFoundError) as error:
         return _refused(error)
     return _changed(task, "updated")
@@ -96,7 +96,7 @@ def board_list(ctx: RunContext, all_agents: bool = False) -> str:
     Args:
         all_agents: Also those of the other agents in this conversation; else yours alone, with their details.
     """
-    tasks = board.tasks_of(_place(ctx), all_agents=all_agents)
+    tasks = board.tasks_of(_board_key(ctx), all_agents=all_agents)
     if not tasks:
         return "There are no tasks on the board."
     if not all_agents:
@@ -111,8 +111,8 @@ def board_list(ctx: RunContext, all_agents: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _place(ctx: RunContext) -> board.Place:
-    return board.place_of(cast(RunState, ctx).effects.lease.run)
+def _board_key(ctx: RunContext) -> board.BoardKey:
+    return board.board_key(cast(RunState, ctx).effects.lease.run)
 
 
 def _line(task: BoardTask) -> str:
@@ -120,7 +120,7 @@ def _line(task: BoardTask) -> str:
 
 
 def _changed(task: BoardTask, what: str) -> ToolExecutionResult:
-    return ToolExecutionResult(content=[TextBlock(text=f"Task {what}: {_line(task)}")], board=board.shown(task))
+    return ToolExecutionResult(content=[TextBlock(text=f"Task {what}: {_line(task)}")], board=board.as_json(task))
 
 
 def _refused(error: Exception) -> ToolExecutionResult:

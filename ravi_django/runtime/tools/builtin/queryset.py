@@ -30,7 +30,7 @@ log = logging.getLogger("ravi.tools")
 MAX_TEXT = 200  # characters of a filter's text
 MAX_IN = 100  # values of an `in`
 MAX_OFFSET = 10_000
-_OWN = ("search", "order_by", "limit", "offset")  # arguments of the tool itself
+_TOOL_ARGUMENTS = ("search", "order_by", "limit", "offset")  # arguments of the tool itself
 _TEXT_LOOKUPS = ("iexact", "contains", "icontains", "startswith", "istartswith", "endswith", "iendswith")
 _LOOKUPS = ("exact", *_TEXT_LOOKUPS, "gt", "gte", "lt", "lte", "in", "isnull", "year", "month", "day", "date")
 _TYPES: dict[type[models.Field[Any, Any]], Any] = {
@@ -87,7 +87,7 @@ class QuerysetTool(FunctionTool):
         super().__init__(
             _with_signature(self._read, self._parameters()),
             name=name or f"read_{meta.model_name}",
-            description=description or self._described(),
+            description=description or self._default_description(),
             permission=self._needed,
         )
 
@@ -102,27 +102,27 @@ class QuerysetTool(FunctionTool):
                 if option == "search" and not isinstance(field, models.CharField | models.TextField):
                     raise ValueError(f"search has {path!r}, which is no text")
         for path in self._filters:
-            if path in _OWN:
+            if path in _TOOL_ARGUMENTS:
                 raise ValueError(f"filters has {path!r}, an argument of the tool itself; write '{path}__exact'")
 
-    def _described(self) -> str:
+    def _default_description(self) -> str:
         names = ", ".join(self._fields)
         return f"Read {self.model._meta.verbose_name_plural}: rows with {names}, at most {self._limit} at once."
 
     def _parameters(self) -> dict[str, Any]:
         """Argument → annotation; all are optional."""
-        found: dict[str, Any] = {path: _type(field, lookup) for path, (field, lookup) in self._filters.items()}
+        parameters: dict[str, Any] = {path: _type(field, lookup) for path, (field, lookup) in self._filters.items()}
         if self._search:
-            found["search"] = Annotated[_Text, Field(description=f"text to be found in {', '.join(self._search)}")]
+            parameters["search"] = Annotated[_Text, Field(description=f"text to be found in {', '.join(self._search)}")]
         if self._ordering:
             choices = tuple(sign + path for path in self._ordering for sign in ("", "-"))
-            found["order_by"] = Annotated[Literal[choices], Field(description="- in front is downwards")]
-        found["limit"] = Annotated[int, Field(ge=1, le=self._limit, description="rows at most")]
-        found["offset"] = Annotated[int, Field(ge=0, le=MAX_OFFSET, description="rows to leave out first")]
-        return found
+            parameters["order_by"] = Annotated[Literal[choices], Field(description="- in front is downwards")]
+        parameters["limit"] = Annotated[int, Field(ge=1, le=self._limit, description="rows at most")]
+        parameters["offset"] = Annotated[int, Field(ge=0, le=MAX_OFFSET, description="rows to leave out first")]
+        return parameters
 
-    def _read(self, ctx: RunContext, **given: Any) -> dict[str, Any]:
-        asked = {name: _aware(value) for name, value in given.items() if value is not None}
+    def _read(self, ctx: RunContext, **arguments: Any) -> dict[str, Any]:
+        asked = {name: _aware(value) for name, value in arguments.items() if value is not None}
         limit, offset = asked.get("limit", self._limit), asked.get("offset", 0)
         _refuse_nul(asked)
         user = self._owner(ctx)
@@ -135,12 +135,12 @@ class QuerysetTool(FunctionTool):
                 rows = rows.filter(reduce(or_, (Q(**{f"{path}__icontains": text}) for path in self._search)))
             if order := asked.get("order_by") or (None if rows.ordered else "pk"):
                 rows = rows.order_by(order, "pk")
-            found = list(rows.values(*self._fields)[offset : offset + limit + 1])
+            records = list(rows.values(*self._fields)[offset : offset + limit + 1])
         except Exception:
             # Errors of the database or the site's code may name undeclared fields.
             log.exception("%s could not read", self.name, extra={"action": "tool.failed"})
             raise ToolRefused(f"{self.model._meta.verbose_name_plural} cannot be read with these arguments") from None
-        return {"rows": found[:limit], "more": len(found) > limit}
+        return {"rows": records[:limit], "more": len(records) > limit}
 
     def _owner(self, ctx: RunContext) -> Any:
         user = get_user_model().objects.filter(pk=ctx.user_id).first() if ctx.user_id else None
@@ -172,10 +172,10 @@ def _refuse_nul(asked: dict[str, Any]) -> None:
 def _declared(option: str, paths: Iterable[str]) -> list[str]:
     if isinstance(paths, str):
         raise ValueError(f"{option} is a list of names, not {paths!r}; write [{paths!r}]")
-    found = list(dict.fromkeys(paths))
-    if wrong := next((path for path in found if not isinstance(path, str) or path.startswith("-")), None):
+    names = list(dict.fromkeys(paths))
+    if wrong := next((path for path in names if not isinstance(path, str) or path.startswith("-")), None):
         raise ValueError(f"{option} has {wrong!r}; name fields, without a sign")
-    return found
+    return names
 
 
 def _resolve(model: type[models.Model], path: str, option: str) -> models.Field[Any, Any]:
@@ -202,9 +202,9 @@ def _field(model: type[models.Model], name: str, path: str, option: str) -> mode
 
 def _split(model: type[models.Model], path: str) -> tuple[models.Field[Any, Any], str]:
     """A filter's field and lookup; the lookup is empty for equality."""
-    place, _, lookup = path.rpartition("__")
-    if place and lookup in _LOOKUPS:
-        return _resolve(model, place, "filters"), lookup
+    field_path, _, lookup = path.rpartition("__")
+    if field_path and lookup in _LOOKUPS:
+        return _resolve(model, field_path, "filters"), lookup
     return _resolve(model, path, "filters"), ""
 
 
@@ -234,8 +234,8 @@ def _value_type(field: models.Field[Any, Any]) -> Any:
 def _with_signature(read: Callable[..., Any], arguments: dict[str, Any]) -> Callable[..., Any]:
     """The function with these arguments as its signature, all optional."""
 
-    def read_rows(ctx: RunContext, **given: Any) -> Any:
-        return read(ctx, **given)
+    def read_rows(ctx: RunContext, **arguments: Any) -> Any:
+        return read(ctx, **arguments)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     named = [inspect.Parameter(name, keyword, default=None, annotation=kind | None) for name, kind in arguments.items()]

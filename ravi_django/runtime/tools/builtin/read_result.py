@@ -61,7 +61,7 @@ def _read(blob: Blob, offset: int, limit: int, find: str) -> str:
     if offset >= blob.size:
         raise ToolRefused(f"the result has {blob.size} bytes; there is nothing at offset {offset}")
     if find:
-        return _found(blob, offset, find)
+        return _matches(blob, offset, find)
     body = _aligned(_part(blob, offset, limit + 4), limit)  # the last character of a page may have four bytes
     text, end = body.decode(errors="replace"), offset + len(body)
     rest = f"offset {end} has the next of {blob.size - end} bytes" if end < blob.size else "this is the end"
@@ -87,19 +87,19 @@ def _blob(ctx: RunContext, entry_id: str) -> tuple[Blob, bool]:
 
 def _readable(ctx: RunContext) -> Q:
     """Rows of the run's session, of its owner in its tenant, and of the runs that its past was copied from."""
-    mine = Q(run__session_id=ctx.session_id) | Q(run_id__in=_origins(UUID(ctx.run_id)))
+    readable = Q(run__session_id=ctx.session_id) | Q(run_id__in=_origins(UUID(ctx.run_id)))
     if ctx.user_id is not None:
-        mine |= Q(run__owner_id=ctx.user_id, run__tenant=ctx.tenant_id)
-    return mine
+        readable |= Q(run__owner_id=ctx.user_id, run__tenant=ctx.tenant_id)
+    return readable
 
 
 def _origins(run_id: UUID) -> list[UUID]:
-    found: list[UUID] = []
+    run_ids: list[UUID] = []
     here: UUID | None = run_id
-    while here is not None and len(found) < MAX_FORKS:
-        found.append(here)
+    while here is not None and len(run_ids) < MAX_FORKS:
+        run_ids.append(here)
         here = Run.objects.filter(id=here).values_list("forked_from", flat=True).first()
-    return found
+    return run_ids
 
 
 def _pieces(blob: Blob) -> Iterator[bytes]:
@@ -118,11 +118,11 @@ def _pieces(blob: Blob) -> Iterator[bytes]:
 
 
 def _part(blob: Blob, offset: int, size: int) -> bytes:
-    part, place = bytearray(), 0
+    part, position = bytearray(), 0
     for piece in _pieces(blob):
-        if place + len(piece) > offset:
-            part += piece[max(0, offset - place) :]
-        place += len(piece)
+        if position + len(piece) > offset:
+            part += piece[max(0, offset - position) :]
+        position += len(piece)
         if len(part) >= size:
             break
     return bytes(part[:size])
@@ -134,36 +134,36 @@ def _aligned(body: bytes, limit: int) -> bytes:
     while end < len(body) and end > 0 and body[end] & 0xC0 == 0x80:
         end -= 1
     if not end:  # one character longer than the page
-        end = next((place for place in range(1, len(body)) if body[place] & 0xC0 != 0x80), len(body))
+        end = next((index for index in range(1, len(body)) if body[index] & 0xC0 != 0x80), len(body))
     return body[:end]
 
 
-def _found(blob: Blob, offset: int, text: str) -> str:
+def _matches(blob: Blob, offset: int, text: str) -> str:
     wanted = re.compile(re.escape(text.encode()), re.IGNORECASE)
-    found: list[str] = []
+    matches: list[str] = []
     window, start = b"", 0  # unpacked bytes, and where in the whole they begin
-    place = 0
+    end = 0
     after = offset
     keep = len(text.encode()) + AROUND
     pieces = _pieces(blob)
     ended = False
-    while not ended and len(found) < MAX_FOUND:
+    while not ended and len(matches) < MAX_FOUND:
         piece = next(pieces, None)
         ended = piece is None
         window += piece or b""
-        place = start + len(window)
+        end = start + len(window)
         # A match that begins near the end is searched again, with the next piece.
-        sure = place if ended else place - keep
+        sure = end if ended else end - keep
         for match in wanted.finditer(window, max(0, after - start)):
-            if start + match.end() > sure or len(found) == MAX_FOUND:
+            if start + match.end() > sure or len(matches) == MAX_FOUND:
                 break
             around = window[max(0, match.start() - AROUND) : match.end() + AROUND].decode(errors="ignore")
-            found.append(f"at {start + match.start()}: …{around}…")
+            matches.append(f"at {start + match.start()}: …{around}…")
             after = start + match.end()
         after = max(after, sure - keep)
         cut = max(0, len(window) - 2 * keep - AROUND)
         window, start = window[cut:], start + cut
-    if not found:
+    if not matches:
         return f"{text!r} does not occur from offset {offset} on"
-    more = f"\n[the first {MAX_FOUND}; look again from offset {after} on]" if len(found) == MAX_FOUND else ""
-    return "\n".join(found) + more
+    more = f"\n[the first {MAX_FOUND}; look again from offset {after} on]" if len(matches) == MAX_FOUND else ""
+    return "\n".join(matches) + more

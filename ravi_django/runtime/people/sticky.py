@@ -27,17 +27,17 @@ from ravi_django.runtime.people import rights
 from ravi_django.users import permits
 
 
-def on(run: Run, request: HumanRequest) -> StickyDecision | None:
+def decision_for(run: Run, request: HumanRequest) -> StickyDecision | None:
     """The session's decision for this call, or None. A denial always applies. An approval applies only while its giver
     could still approve this call, with these arguments and addresses."""
-    found = standing(run.session_id, run.agent, request.tool, Risk(request.risk))
-    if found is None or found.action == "deny":
-        return found
-    if found.decided_by_id is None:
-        is_valid = not found.decided_by_name  # the site's operator; not a user who was deleted
+    decision = find_sticky(run.session_id, run.agent, request.tool, Risk(request.risk))
+    if decision is None or decision.action == "deny":
+        return decision
+    if decision.decided_by_id is None:
+        is_valid = not decision.decided_by_name  # the site's operator; not a user who was deleted
     else:
-        is_valid = rights.could_answer(found.decided_by, request)
-    return found if is_valid else None
+        is_valid = rights.may_answer_unsaved(decision.decided_by, request)
+    return decision if is_valid else None
 
 
 def revocable(user: Any) -> QuerySet[StickyDecision]:
@@ -68,21 +68,21 @@ def revoke(decisions: Sequence[StickyDecision], *, by: Any) -> list[StickyDecisi
             _("You may not revoke sticky decision %(id)s. This needs its author or ravi.change_stickydecision.")
             % {"id": one}
         )
-    return revoke_standing(ids, by=by)
+    return revoke_sticky(ids, by=by)
 
 
 _NO_RUN = UUID(int=0)  # for a decision whose run is deleted
 
 
-def standing(session_id: UUID, agent: str, tool: str, risk: Risk) -> StickyDecision | None:
+def find_sticky(session_id: UUID, agent: str, tool: str, risk: Risk) -> StickyDecision | None:
     """The valid decision on this tool in this session, for calls of this risk or a higher one."""
     covering = [one.value for one in Risk if one.rank >= risk.rank]
     rows = StickyDecision.objects.filter(session_id=session_id, agent=agent, tool=tool, revoked_at=None)
-    found: StickyDecision | None = rows.filter(risk__in=covering).first()
-    return found
+    decision: StickyDecision | None = rows.filter(risk__in=covering).first()
+    return decision
 
 
-def revoke_standing(decision_ids: Iterable[UUID], *, by: Any) -> list[StickyDecision]:
+def revoke_sticky(decision_ids: Iterable[UUID], *, by: Any) -> list[StickyDecision]:
     """Revoke them, each with its record. Returns those that were valid until now."""
     with transaction.atomic():
         return _revoke(
@@ -90,7 +90,7 @@ def revoke_standing(decision_ids: Iterable[UUID], *, by: Any) -> list[StickyDeci
         )
 
 
-def stick(decision: StickyDecision) -> None:
+def save_sticky(decision: StickyDecision) -> None:
     """In the caller's transaction: write it, and revoke the earlier one."""
     same = {"session_id": decision.session_id, "agent": decision.agent, "tool": decision.tool}
     before = StickyDecision.objects.filter(**same)
@@ -100,10 +100,10 @@ def stick(decision: StickyDecision) -> None:
 
 def _revoke(decisions: QuerySet[StickyDecision], by: Any, name: str | None, **more: str) -> list[StickyDecision]:
     live = decisions.filter(revoked_at=None).select_for_update(no_key=True, of=("self",)).order_by("id")
-    found = list(live.select_related("session", "request"))
-    StickyDecision.objects.filter(id__in=[one.id for one in found]).update(revoked_at=clock.now(), revoked_by=by)
-    write_audit(*(_revoked(one, {"revoked_by": name or "", **more}) for one in found))
-    return found
+    revoked = list(live.select_related("session", "request"))
+    StickyDecision.objects.filter(id__in=[one.id for one in revoked]).update(revoked_at=clock.now(), revoked_by=by)
+    write_audit(*(_revoked(one, {"revoked_by": name or "", **more}) for one in revoked))
+    return revoked
 
 
 def _revoked(decision: StickyDecision, more: dict[str, str]) -> AuditRecord:
@@ -133,7 +133,7 @@ def _record(name: str, key: str, decision: StickyDecision, more: dict[str, str],
 
 
 @appending
-def use_standing(lease: Lease, *, decision: StickyDecision, request: HumanRequest) -> None:
+def use_sticky(lease: Lease, *, decision: StickyDecision, request: HumanRequest) -> None:
     """Append the row of a call that the decision allows or denies, with its audit record. `request` is the request that
     is not made. Raises NotStanding when the decision was revoked."""
     if not StickyDecision.objects.select_for_update(no_key=True).filter(id=decision.id, revoked_at=None).exists():
@@ -146,18 +146,18 @@ def use_standing(lease: Lease, *, decision: StickyDecision, request: HumanReques
 
 KIND = "approval"
 
-Kept = dict[str, Any]  # a decision as its row has it: decision, reason, by, and for "modified" arguments
+RecordedDecision = dict[str, Any]  # a decision as its row has it: decision, reason, by, and for "modified" arguments
 
 
-def as_decision(kept: Kept) -> HumanInput:
-    decision, arguments = kept.get("decision"), kept.get("arguments")
-    reason, by = str(kept.get("reason") or ""), str(kept.get("by") or "")
+def as_decision(recorded: RecordedDecision) -> HumanInput:
+    decision, arguments = recorded.get("decision"), recorded.get("arguments")
+    reason, by = str(recorded.get("reason") or ""), str(recorded.get("by") or "")
     if decision == "modified" and isinstance(arguments, dict):
         return HumanInput("edit", arguments=arguments, reason=reason, by=by)
     return HumanInput(decision if decision in ("approved", "skipped") else "deny", reason=reason, by=by)
 
 
-def decided(answer: dict[str, Any]) -> Kept:
+def decided(answer: dict[str, Any]) -> RecordedDecision:
     """The decision of a person's answer. Two actions approve, and nothing else does."""
     reason, by = str(answer.get("reason") or ""), str(answer.get("by") or "")
     match answer.get("action"):
@@ -177,17 +177,17 @@ def decided(answer: dict[str, Any]) -> Kept:
             return denied("the request was closed without an answer", by)
 
 
-def denied(reason: str, by: str = "") -> Kept:
+def denied(reason: str, by: str = "") -> RecordedDecision:
     return {"decision": "denied", "reason": reason, "by": by}
 
 
-def recalled(ctx: RunState, row: Recorded) -> Kept:
+def recalled(ctx: RunState, row: Recorded) -> RecordedDecision:
     """The recorded decision. A fork has copied it from another run: there it allows the call that was copied too, and
     no call that the fork would make itself."""
-    kept: Kept = row.result
-    if as_decision(kept).allows and ctx.effects.journal.is_shared(row) and not is_used(ctx, row):
+    recorded: RecordedDecision = row.result
+    if as_decision(recorded).allows and ctx.effects.journal.is_shared(row) and not is_used(ctx, row):
         return denied("it was approved for the run that this one was forked from")
-    return dict(kept)
+    return dict(recorded)
 
 
 def is_used(ctx: RunState, row: Recorded) -> bool:
@@ -205,18 +205,18 @@ def _used(journal: Journal) -> set[int]:
         (row for row in journal.recorded(KIND) if as_decision(row.result).allows), key=lambda row: row.seq
     )
     calls = sorted(journal.recorded(CALL), key=lambda row: row.seq)
-    found = {row.seq for row in approvals if _is_asked_again(journal, row)}
+    used = {row.seq for row in approvals if _is_asked_again(journal, row)}
     for anywhere in (False, True):
         for row in approvals:
-            if row.seq in found:
+            if row.seq in used:
                 continue
-            place = _scope(row.path)
+            scope = _scope(row.path)
             for call in calls:
-                if call.seq > row.seq and (anywhere or _scope(call.path) == place) and _follows(journal, row, call):
-                    found.add(row.seq)
+                if call.seq > row.seq and (anywhere or _scope(call.path) == scope) and _follows(journal, row, call):
+                    used.add(row.seq)
                     calls.remove(call)
                     break
-    return found
+    return used
 
 
 def _follows(journal: Journal, row: Recorded, later: Recorded) -> bool:
@@ -245,8 +245,8 @@ def _is_asked_again(journal: Journal, row: Recorded) -> bool:
 
 
 def _next(path: str) -> str:
-    place = path.rstrip("0123456789")
-    return f"{place}{int(path[len(place) :]) + 1}"
+    prefix = path.rstrip("0123456789")
+    return f"{prefix}{int(path[len(prefix) :]) + 1}"
 
 
 def _scope(path: str) -> str:
