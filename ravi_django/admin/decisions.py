@@ -99,7 +99,7 @@ class DecisionPages(InspectAdmin):
         form = DecisionForm(asked, request.POST, PREFIX)
         if asked.status != HumanRequest.Status.PENDING:
             return self._lost(request, asked.pk, form=form)
-        given = form.given()
+        given = form.decision()
         if given is None:
             return self._page(request, asked, form=form, status=400)
         try:

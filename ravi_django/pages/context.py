@@ -22,10 +22,10 @@ def cost_of(run: Run) -> dict[str, str]:
     unknown = Count("id", filter=Q(cost_unknown=True))
     total = tree.order_by().aggregate(runs=Count("id"), cost=Sum("cost"), unknown=unknown)
     of_tree = show.money(total["cost"] or Decimal(0), unknown=bool(total["unknown"]))
-    words = ngettext("%(cost)s, %(count)s run", "%(cost)s, %(count)s runs", total["runs"])
+    text = ngettext("%(cost)s, %(count)s run", "%(cost)s, %(count)s runs", total["runs"])
     return {
         "run": show.money(run.cost, unknown=run.cost_unknown),
-        "tree": words % {"cost": of_tree, "count": total["runs"]} if total["runs"] > 1 else "",
+        "tree": text % {"cost": of_tree, "count": total["runs"]} if total["runs"] > 1 else "",
     }
 
 
@@ -38,7 +38,7 @@ def input_of(run: Run, limit: int = show.CLIP) -> list[dict[str, Any]]:
 
 def first_words(run: Any) -> Subquery:
     """To annotate rows of a list: the beginning of the text that a run began with. `run` refers to the run's id."""
-    texts = [KT(f"body__payload__message__content__{place}__text") for place in (0, 1)]  # 0 may be about a page
+    texts = [KT(f"body__payload__message__content__{index}__text") for index in (0, 1)]  # 0 may be about a page
     first = InboxMessage.objects.filter(run=run).order_by("id").annotate(words=Left(Coalesce(*texts), show.LINE + 1))
     return Subquery(first.values("words")[:1])
 
@@ -50,8 +50,12 @@ def turns_of(row: HumanRequest, most: int, limit: int = show.CLIP) -> list[tuple
 
 
 def questions_of(row: HumanRequest) -> list[tuple[str, str]]:
-    found = row.about.get("questions")
-    return [(visible(str(key)), visible(str(text))) for key, text in found.items()] if isinstance(found, dict) else []
+    questions = row.about.get("questions")
+    return (
+        [(visible(str(key)), visible(str(text))) for key, text in questions.items()]
+        if isinstance(questions, dict)
+        else []
+    )
 
 
 def outcome_of(row: HumanRequest) -> dict[str, Any] | None:

@@ -76,8 +76,8 @@ def one_line(row: HumanRequest) -> str:
 
 
 def _call(arguments: Any) -> str:
-    found = arguments.items() if isinstance(arguments, dict) else ()
-    return show.snippet(", ".join(f"{name}={value}" for name, value in found), LINE)
+    items = arguments.items() if isinstance(arguments, dict) else ()
+    return show.snippet(", ".join(f"{name}={value}" for name, value in items), LINE)
 
 
 def name_of(row: HumanRequest) -> str:
@@ -109,14 +109,14 @@ def why_not_now(row: HumanRequest) -> str:
     """Why a pending request accepts nobody's answer now; empty if it does."""
     now = timezone.now()
     if row.run.status in TERMINAL:
-        words = _("The run is already %(status)s. An answer would have no effect.")
-        return words % {"status": word(row.run.status)}
+        text = _("The run is already %(status)s. An answer would have no effect.")
+        return text % {"status": word(row.run.status)}
     if row.expires_at is not None and row.expires_at <= now:
-        words = _("The time to answer ended at %(at)s. The request will be closed.")
-        return words % {"at": show.moment(row.expires_at)}
+        text = _("The time to answer ended at %(at)s. The request will be closed.")
+        return text % {"at": show.moment(row.expires_at)}
     if row.not_before is not None and row.not_before > now:
-        words = _("You can decide from %(at)s on. Until then, the worker may still be executing the call.")
-        return words % {"at": show.moment(row.not_before)}
+        text = _("You can decide from %(at)s on. Until then, the worker may still be executing the call.")
+        return text % {"at": show.moment(row.not_before)}
     return ""
 
 
@@ -163,9 +163,9 @@ def steps_of(row: HumanRequest) -> list[dict[str, Any]]:
         {
             "who": address(str(step.get("to", "")), row),
             "within": "" if not step.get("within") else show.duration_s(step["within"]),
-            "now": place == row.level and row.status == HumanRequest.Status.PENDING,
+            "now": index == row.level and row.status == HumanRequest.Status.PENDING,
         }
-        for place, step in enumerate(row.steps or [])
+        for index, step in enumerate(row.steps or [])
         if isinstance(step, dict)
     ]
 
@@ -194,6 +194,6 @@ def answer_words(answer: Any) -> str:
     if not isinstance(answer, dict):
         return ""
     parts = {**(answer.get("values") or {}), **(answer.get("arguments") or {})}  # of several questions; new limits
-    given = ", ".join(f"{name}: {value}" for name, value in parts.items())
-    shown = [word(answer.get("outcome") or ""), answer.get("text"), given, answer.get("reason")]
-    return visible(": ".join(str(part) for part in (word(answer.get("action") or ""), *shown) if part))
+    values = ", ".join(f"{name}: {value}" for name, value in parts.items())
+    texts = [word(answer.get("outcome") or ""), answer.get("text"), values, answer.get("reason")]
+    return visible(": ".join(str(part) for part in (word(answer.get("action") or ""), *texts) if part))
