@@ -27,7 +27,7 @@ from django.utils.functional import cached_property
 from ravi_django.conf import conf
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import HumanRequest, Run
-from ravi_django.pages.words import script_words
+from ravi_django.pages.texts import script_words
 from ravi_django.runtime.people import mail, site_rules
 from ravi_django.users import has
 

@@ -19,7 +19,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.base import InspectAdmin, LiveAdmin, column, may_name, users_of
 from ravi_django.models import Delegation, HumanRequest, StickyDecision
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.people import rights, standing
 from ravi_django.runtime.people.site_rules import active_users
 from ravi_django.users import has
@@ -172,8 +172,8 @@ class StickyDecisionAdmin(InspectAdmin):
     in_index = False
     readonly_fields = [field.name for field in StickyDecision._meta.concrete_fields if field.name != "risk"]
     readonly_fields += ["shown_risk"]
-    shown_risk = column(_("risk"), lambda decision: show.word(decision.risk))
-    who = column(_("decided by"), lambda decision: decision.decided_by_name or show.NONE)
+    shown_risk = column(_("risk"), lambda decision: formats.word(decision.risk))
+    who = column(_("decided by"), lambda decision: decision.decided_by_name or formats.NONE)
 
     def has_view_permission(self, request: HttpRequest, obj: StickyDecision | None = None) -> bool:
         if obj is not None:

@@ -30,9 +30,9 @@ from ravi_django.admin.decisions import DecisionPages
 from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest, StickyDecision, first_id_of
 from ravi_django.models.names import word
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.pages.context import first_words
-from ravi_django.pages.words import answered_by, next_of, one_line, who
+from ravi_django.pages.texts import answered_by, next_of, one_line, who
 from ravi_django.runtime.people import figures, mail
 from ravi_django.runtime.people.figures import Figures
 
@@ -219,8 +219,8 @@ def figures_view(request: HttpRequest, model_admin: Any) -> HttpResponse:
 def _figures_row(one: Figures) -> dict[str, Any]:
     return {
         "figures": one,
-        "about": show.word(one.tool) if one.tool in HumanRequest.Kind.values else one.tool,
-        "denied": show.NONE if one.denied_share is None else f"{one.denied_share:.0%}",
+        "about": formats.word(one.tool) if one.tool in HumanRequest.Kind.values else one.tool,
+        "denied": formats.NONE if one.denied_share is None else f"{one.denied_share:.0%}",
         "p50": _span(one.answer_s_p50),
         "p95": _span(one.answer_s_p95),
         "longest": _span(one.answer_s_max),
@@ -229,7 +229,7 @@ def _figures_row(one: Figures) -> dict[str, Any]:
 
 
 def _span(seconds: float | None) -> str:
-    return show.NONE if seconds is None else show.duration(timedelta(seconds=seconds))
+    return formats.NONE if seconds is None else formats.duration(timedelta(seconds=seconds))
 
 
 @admin.register(HumanRequest)
@@ -290,31 +290,31 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
 
     @admin.display(description=_("request"))
     def asked(self, row: HumanRequest) -> SafeString:
-        tool = format_html(" <code>{}</code>", show.visible(row.tool)) if row.tool else ""
+        tool = format_html(" <code>{}</code>", formats.visible(row.tool)) if row.tool else ""
         of_risk = '<span class="ravi-kind ravi-risk-{}">{}</span> '
-        risk = format_html(of_risk, row.risk, show.word(row.risk)) if row.risk else ""
+        risk = format_html(of_risk, row.risk, formats.word(row.risk)) if row.risk else ""
         return format_html(
             '<span class="ravi-kind">{}</span>{} <span class="ravi-asked">{}</span>'
             '<br><span class="ravi-quiet">{}{}{}</span>',
-            show.word(row.kind),
+            formats.word(row.kind),
             tool,
             one_line(row),
             risk,
             gettext("%(agent)s, for %(owner)s")
-            % {"agent": row.run.agent, "owner": show.visible(str(row.owner or gettext("the system")))},
-            format_html(": “{}”", show.snippet(row.first_words)) if row.first_words else "",  # type: ignore[attr-defined]
+            % {"agent": row.run.agent, "owner": formats.visible(str(row.owner or gettext("the system")))},
+            format_html(": “{}”", formats.snippet(row.first_words)) if row.first_words else "",  # type: ignore[attr-defined]
         )
 
     @admin.display(description=_("assigned to, next step"))
     def asked_of(self, row: HumanRequest) -> SafeString:
         if row.status == HumanRequest.Status.PENDING:
             return format_html('{}<br><span class="ravi-quiet">{}</span>', who(row), next_of(row))
-        return format_html("{} {}", show.status(row.status), answered_by(row) or "")
+        return format_html("{} {}", formats.status(row.status), answered_by(row) or "")
 
     @admin.display(description=_("age"), ordering="id")
     def age(self, row: HumanRequest) -> SafeString:
-        since = show.duration(timezone.now() - row.created_at)
-        return format_html('<span title="{}">{}</span>', show.moment(row.created_at), since)
+        since = formats.duration(timezone.now() - row.created_at)
+        return format_html('<span title="{}">{}</span>', formats.moment(row.created_at), since)
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         words = Q(text__icontains=term) | Q(tool__icontains=term)

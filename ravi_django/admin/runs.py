@@ -22,7 +22,7 @@ from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins
 from ravi_django.kernel import ConflictError, KernelError
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Agent, JournalEntry, Run
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.pages.context import first_words
 from ravi_django.runtime.catalog.registry import known_addresses
 from ravi_django.runtime.journal.entries import internalize
@@ -91,21 +91,21 @@ class RunAdmin(RunPageAdmin):
 
     @admin.display(description=_("agent and run"))
     def run(self, run: Run) -> SafeString:
-        words = show.snippet(run.first_words or "")  # type: ignore[attr-defined]
-        return format_html('{} {}<span class="ravi-asked">{}</span>', run.agent, show.short_id(run.id), words)
+        words = formats.snippet(run.first_words or "")  # type: ignore[attr-defined]
+        return format_html('{} {}<span class="ravi-asked">{}</span>', run.agent, formats.short_id(run.id), words)
 
-    status_badge = column(_("status"), lambda run: show.status(run.status))
+    status_badge = column(_("status"), lambda run: formats.status(run.status))
 
     @admin.display(description=_("created, duration"))
     def created_and_duration(self, run: Run) -> SafeString:
-        took = show.between(run.started_at, run.finished_at or timezone.now())
+        took = formats.between(run.started_at, run.finished_at or timezone.now())
         if run.start_at is not None:
-            took = gettext("starts at %(time)s") % {"time": show.moment(run.start_at)}
-        return _two_lines(show.moment(run.created_at), took)
+            took = gettext("starts at %(time)s") % {"time": formats.moment(run.start_at)}
+        return _two_lines(formats.moment(run.created_at), took)
 
     @admin.display(description=_("tokens in → out, cost"))
     def tokens_and_cost(self, run: Run) -> SafeString:
-        return _two_lines(show.tokens(run.input_tokens, run.output_tokens), _cost(run))
+        return _two_lines(formats.tokens(run.input_tokens, run.output_tokens), _cost(run))
 
     def page_of(self, row: Run) -> str:
         return mail.path_to("run-page", id=row.pk)
@@ -160,14 +160,14 @@ class RunAdmin(RunPageAdmin):
 
 
 def _two_lines(first: str, second: str) -> SafeString:
-    lesser = "" if second == show.NONE else second
+    lesser = "" if second == formats.NONE else second
     return format_html('{}<br><span class="ravi-quiet">{}</span>', first, lesser)
 
 
 def _cost(run: Run) -> str:
     """Empty for a run that called no model."""
     called = run.input_tokens or run.output_tokens or run.cost_unknown
-    return show.money(run.cost, unknown=run.cost_unknown) if called else show.NONE
+    return formats.money(run.cost, unknown=run.cost_unknown) if called else formats.NONE
 
 
 @admin.register(JournalEntry)

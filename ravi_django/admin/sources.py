@@ -29,7 +29,7 @@ from ravi_django.admin.base import SUPERUSERS, InspectAdmin, OwnedAdmin, OwnedFo
 from ravi_django.admin.delegations import UserNameField
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import Source, SourceItem
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.runs import background
 from ravi_django.runtime.schedules import schedules
 from ravi_django.runtime.sources import adding, webhooks
@@ -88,7 +88,7 @@ class SourceForm(OwnedForm):
             try:
                 schedules.check_owner(self.instance)
             except ForbiddenError as error:
-                self.add_error("agent", show.visible(str(error)))
+                self.add_error("agent", formats.visible(str(error)))
 
 
 @admin.register(Source)
@@ -175,7 +175,7 @@ class SourceAdmin(OwnedAdmin):
             source.refresh_from_db()
         context = {
             **self.admin_site.each_context(request),
-            "title": gettext("Secret of %(name)s") % {"name": show.visible(source.name)},
+            "title": gettext("Secret of %(name)s") % {"name": formats.visible(source.name)},
             "opts": self.opts,
             "original": source,
             "address": request.build_absolute_uri(webhooks.path_of(source)),
@@ -230,26 +230,26 @@ class SourceAdmin(OwnedAdmin):
         if not source.enabled:
             return gettext("off")
         if source.error:
-            status = show.status("failed" if source.failures else "late")
-            whole, brief = show.visible(source.error), show.snippet(source.error, 60)
+            status = formats.status("failed" if source.failures else "late")
+            whole, brief = formats.visible(source.error), formats.snippet(source.error, 60)
             return format_html('{} <span title="{}">{}</span>', status, whole, brief)
         return gettext("ok") if source.checked_at else gettext("new")
 
     @admin.display(description=_("next poll"))
     def next_poll(self, source: Source) -> str:
         if not source.enabled or source.kind not in adding.POLLED:
-            return show.NONE
-        return show.moment(source.next_at) if source.next_at else gettext("immediately")
+            return formats.NONE
+        return formats.moment(source.next_at) if source.next_at else gettext("immediately")
 
     @admin.display(description=_("webhook URL"))
     def hook(self, source: Source) -> SafeString | str:
         place = webhooks.path_of(source) if source.kind == Source.Kind.WEBHOOK else ""
-        return format_html("<code>{}</code>", place) if place else show.NONE
+        return format_html("<code>{}</code>", place) if place else formats.NONE
 
     @admin.display(description=_("secret"))
     def secret_state(self, source: Source) -> SafeString | str:
         if source.kind != Source.Kind.WEBHOOK:
-            return show.NONE
+            return formats.NONE
         known = (gettext("none: posts are rejected"), pgettext("a secret", "one"), gettext("two, the old and the new"))
         address = reverse("admin:ravi_source_secret", args=[source.pk])
         link = gettext("create or revoke a secret")
@@ -257,20 +257,24 @@ class SourceAdmin(OwnedAdmin):
 
     @admin.display(description=_("error"))
     def shown_error(self, source: Source) -> SafeString | str:
-        return format_html('<pre class="ravi-pre">{}</pre>', show.visible(source.error)) if source.error else show.NONE
+        return (
+            format_html('<pre class="ravi-pre">{}</pre>', formats.visible(source.error))
+            if source.error
+            else formats.NONE
+        )
 
     @admin.display(description=_("options"))
     def shown_options(self, source: Source) -> SafeString:
         shown = adding.typed(source.options)
-        return format_html('<pre class="ravi-pre">{}</pre>', (show.pretty(shown, None) or {"text": ""})["text"])
+        return format_html('<pre class="ravi-pre">{}</pre>', (formats.pretty(shown, None) or {"text": ""})["text"])
 
     @admin.display(description=_("moved from"))
     def moved_from(self, source: Source) -> str:
-        return show.visible(str(adding.written(source.options).get(MOVED) or "")) or show.NONE
+        return formats.visible(str(adding.written(source.options).get(MOVED) or "")) or formats.NONE
 
     @admin.display(description=_("conversation"))
     def shown_home(self, source: Source) -> SafeString | str:
-        return show.link_to("session", source.home_id, source.home_id) if source.home_id else show.NONE
+        return formats.link_to("session", source.home_id, source.home_id) if source.home_id else formats.NONE
 
 
 @admin.register(SourceItem)
@@ -285,15 +289,15 @@ class SourceItemAdmin(InspectAdmin):
     search_fields = ["title", "source__name"]
     goes_along = True  # with its source
     readonly_fields = [*list_display, "identity", "digest"]  # type: ignore[list-item]
-    shown_title = column(_("title"), lambda item: show.snippet(item.title) or item.identity[:12])
+    shown_title = column(_("title"), lambda item: formats.snippet(item.title) or item.identity[:12])
 
     @admin.display(description=_("address"))
     def address(self, item: SourceItem) -> SafeString | str:
         """The item chooses this text: it becomes a link only for http and https, and sends no referrer."""
         if not item.url.lower().startswith(("http://", "https://")):
-            return show.snippet(item.url) or show.NONE
+            return formats.snippet(item.url) or formats.NONE
         link = '<a href="{}" rel="noopener noreferrer nofollow" target="_blank">{}</a>'
-        return format_html(link, item.url, show.snippet(item.url, 80))
+        return format_html(link, item.url, formats.snippet(item.url, 80))
 
 
 def _valid(source: Source) -> int:

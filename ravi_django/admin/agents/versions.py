@@ -20,7 +20,7 @@ from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Agent, AgentVersion
 from ravi_django.models.names import word
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.catalog.specs import save_spec
 
 PAGE = 20
@@ -117,7 +117,7 @@ def changes(before: Any, after: Any) -> list[dict[str, Any]]:
     """The fields that differ: `name`, and `lines` of their difference."""
     names = _changed(before, after)
     old, new = (spec if isinstance(spec, dict) else {} for spec in (before, after))
-    return [{"name": _shown(name), "lines": show.difference(old.get(name), new.get(name))} for name in names]
+    return [{"name": _shown(name), "lines": formats.difference(old.get(name), new.get(name))} for name in names]
 
 
 def _changed(before: Any, after: Any) -> list[str]:
