@@ -80,19 +80,19 @@ class AuditRecordAdmin(InspectAdmin):
 
     @admin.display(description=_("detail"))
     def shown_detail(self, record: AuditRecord) -> SafeString | str:
-        shown = formats.pretty(record.detail or None, None)
-        return format_html('<pre class="ravi-pre">{}</pre>', shown["text"]) if shown else formats.NONE
+        json_text = formats.pretty(record.detail or None, None)
+        return format_html('<pre class="ravi-pre">{}</pre>', json_text["text"]) if json_text else formats.NONE
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         if ids := id_begins(term, "run_id"):
             return ids
-        found = list(users_named(term)[: MOST + 1])
-        if len(found) > MOST:
-            words = gettext("More than %(most)s users match %(term)s. Enter more of the name.")
-            self.message_user(request, words % {"most": MOST, "term": repr(term)}, messages.WARNING)
+        users = list(users_named(term)[: MOST + 1])
+        if len(users) > MOST:
+            message = gettext("More than %(most)s users match %(term)s. Enter more of the name.")
+            self.message_user(request, message % {"most": MOST, "term": repr(term)}, messages.WARNING)
             return Q(pk__in=[])
-        names = [term, *(user.get_username() for user in found)]  # the user may have been deleted
-        return Q(owner__in=found) | decided_by(names)
+        names = [term, *(user.get_username() for user in users)]  # the user may have been deleted
+        return Q(owner__in=users) | decided_by(names)
 
 
 @admin.register(WorkerProcess)

@@ -85,8 +85,8 @@ class DecisionPages(InspectAdmin):
         except ForbiddenError as error:
             raise PermissionDenied(str(error)) from None
         asked = answers.find(asked.pk)
-        said = {"who": texts.who(asked), "name": texts.name_of(asked)}
-        self.message_user(request, gettext("Assigned to %(who)s: %(name)s.") % said, messages.SUCCESS)
+        values = {"who": texts.who(asked), "name": texts.name_of(asked)}
+        self.message_user(request, gettext("Assigned to %(who)s: %(name)s.") % values, messages.SUCCESS)
         return self._to_inbox(request)
 
     def get_urls(self) -> list[URLPattern]:
@@ -99,11 +99,11 @@ class DecisionPages(InspectAdmin):
         form = DecisionForm(asked, request.POST, PREFIX)
         if asked.status != HumanRequest.Status.PENDING:
             return self._lost(request, asked.pk, form=form)
-        given = form.decision()
-        if given is None:
+        decision = form.decision()
+        if decision is None:
             return self._page(request, asked, form=form, status=400)
         try:
-            answers.answer(asked.pk, by=request.user, **given)
+            answers.answer(asked.pk, by=request.user, **decision)
         except InvalidInputError as error:
             form.refuse(error.field, str(error))
             return self._page(request, asked, form=form, status=400)
@@ -114,9 +114,9 @@ class DecisionPages(InspectAdmin):
         except NotFoundError:
             raise Http404 from None
         done = answers.find(asked.pk)
-        said = {"decision": capfirst(texts.decision_of(done)), "name": texts.name_of(done)}
+        values = {"decision": capfirst(texts.decision_of(done)), "name": texts.name_of(done)}
         recorded = gettext("%(decision)s: %(name)s. It is recorded under your name, and the run continues.")
-        self.message_user(request, recorded % said, messages.SUCCESS)
+        self.message_user(request, recorded % values, messages.SUCCESS)
         return self._to_inbox(request)
 
     def _lost(self, request: HttpRequest, pk: Any, *, why: str = "", **forms_: Any) -> HttpResponse:
@@ -132,10 +132,10 @@ class DecisionPages(InspectAdmin):
 
     def _asked(self, request: HttpRequest, object_id: str) -> HumanRequest:
         """As in REST: 404 for a request that the user may not see."""
-        found: HumanRequest | None = self.get_object(request, object_id)
-        if found is None:
+        row: HumanRequest | None = self.get_object(request, object_id)
+        if row is None:
             raise Http404
-        return found
+        return row
 
     def _page(
         self,
@@ -151,8 +151,8 @@ class DecisionPages(InspectAdmin):
         why_not = rights.why_not(request.user, asked)
         open_to_me = is_pending and not why_not
         form, reassign = form or DecisionForm(asked, prefix=PREFIX), reassign or ReassignForm(asked)
-        for shown in (form, reassign):
-            self.dress(request, shown)
+        for each in (form, reassign):
+            self.dress(request, each)
         context = {
             **self.admin_site.each_context(request),
             **context_of(asked),
@@ -184,8 +184,8 @@ class DecisionPages(InspectAdmin):
     def _to_inbox(self, request: HttpRequest) -> HttpResponse:
         """The inbox, with the filters that the person had chosen."""
         address = reverse("admin:ravi_humanrequest_changelist", current_app=self.admin_site.name)
-        kept = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
-        return redirect(add_preserved_filters(kept, address))  # type: ignore[arg-type]
+        filters = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
+        return redirect(add_preserved_filters(filters, address))  # type: ignore[arg-type]
 
 
 def _may_reassign(user: Any, asked: HumanRequest) -> bool:
@@ -247,12 +247,12 @@ def _one_of(values: Any) -> str:
 
 def _outcome(row: HumanRequest) -> dict[str, Any] | None:
     """The outcome, with the difference of changed arguments."""
-    found = outcome_of(row)
-    if found is None:
+    outcome = outcome_of(row)
+    if outcome is None:
         return None
-    edited = found["arguments"]  # compared as one document, so that names of arguments are not translated
+    edited = outcome["arguments"]  # compared as one document, so that names of arguments are not translated
     compared = changes({"arguments": row.arguments}, {"arguments": edited}) if isinstance(edited, dict) else []
-    return {**found, "changes": compared}
+    return {**outcome, "changes": compared}
 
 
 def _history(row: HumanRequest) -> list[dict[str, Any]]:
@@ -277,7 +277,11 @@ def lost_words(row: HumanRequest) -> str:
     if row.status == HumanRequest.Status.PENDING:
         return gettext("This request has changed since you opened it. Check it again; your input is still here.")
     if row.status != HumanRequest.Status.ANSWERED:
-        said = {"status": formats.word(row.status), "when": formats.moment(row.answered_at)}
-        return gettext("Your decision was not recorded: the request has been %(status)s since %(when)s.") % said
-    said = {"name": texts.answered_by(row), "when": formats.moment(row.answered_at), "decision": texts.decision_of(row)}
-    return gettext("Your decision was not recorded: %(name)s decided first, at %(when)s: %(decision)s.") % said
+        values = {"status": formats.word(row.status), "when": formats.moment(row.answered_at)}
+        return gettext("Your decision was not recorded: the request has been %(status)s since %(when)s.") % values
+    values = {
+        "name": texts.answered_by(row),
+        "when": formats.moment(row.answered_at),
+        "decision": texts.decision_of(row),
+    }
+    return gettext("Your decision was not recorded: %(name)s decided first, at %(when)s: %(decision)s.") % values

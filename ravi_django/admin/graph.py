@@ -59,7 +59,7 @@ class FollowAdmin(GraphAdmin):
     below = (Publication,)
     list_display = ["agent", "topic", "owner", "tenant", "conversation", "digest", "last"]
     readonly_fields = ["id", "agent", "topic", "owner", "tenant", "conversation", "deliveries_go_to", "every_s"]
-    readonly_fields += ["given", "last_at", "created_at"]
+    readonly_fields += ["metadata_json", "last_at", "created_at"]
     list_display_links = ["agent", "topic"]
     list_filter = [Bound, Digest]
     list_select_related = ["owner", "session", "home"]
@@ -67,7 +67,9 @@ class FollowAdmin(GraphAdmin):
         "Search topics (from the start), agent addresses, tenants, users, and ids (or their first characters)."
     )
     actions = None  # one at a time
-    given = column(_("metadata"), lambda follow: formats.visible(json.dumps(follow.metadata, ensure_ascii=False)))
+    metadata_json = column(
+        _("metadata"), lambda follow: formats.visible(json.dumps(follow.metadata, ensure_ascii=False))
+    )
     last = column(_("last delivery"), lambda follow: formats.moment(follow.last_at))
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:

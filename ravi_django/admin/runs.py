@@ -91,8 +91,8 @@ class RunAdmin(RunPageAdmin):
 
     @admin.display(description=_("agent and run"))
     def run(self, run: Run) -> SafeString:
-        words = formats.snippet(run.first_words or "")  # type: ignore[attr-defined]
-        return format_html('{} {}<span class="ravi-asked">{}</span>', run.agent, formats.short_id(run.id), words)
+        text = formats.snippet(run.first_words or "")  # type: ignore[attr-defined]
+        return format_html('{} {}<span class="ravi-asked">{}</span>', run.agent, formats.short_id(run.id), text)
 
     status_badge = column(_("status"), lambda run: formats.status(run.status))
 
@@ -126,11 +126,13 @@ class RunAdmin(RunPageAdmin):
             return
         done = sum(self._cancel(request, run) for run in queryset)
         if done:
-            words = ngettext("Cancellation requested: %(count)s run.", "Cancellation requested: %(count)s runs.", done)
-            self.message_user(request, words % {"count": done}, messages.SUCCESS)
+            message = ngettext(
+                "Cancellation requested: %(count)s run.", "Cancellation requested: %(count)s runs.", done
+            )
+            self.message_user(request, message % {"count": done}, messages.SUCCESS)
         if ended := len(queryset) - done:
-            words = ngettext("Already ended: %(count)s run.", "Already ended: %(count)s runs.", ended)
-            self.message_user(request, words % {"count": ended}, messages.WARNING)
+            message = ngettext("Already ended: %(count)s run.", "Already ended: %(count)s runs.", ended)
+            self.message_user(request, message % {"count": ended}, messages.WARNING)
 
     @admin.action(description=_("Retry selected failed and blocked runs"), permissions=["cancel"])
     def retry_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
@@ -145,8 +147,8 @@ class RunAdmin(RunPageAdmin):
             self.log_change(request, run, "Retried.")
             done += 1
         if done:
-            words = ngettext("Retried: %(count)s run.", "Retried: %(count)s runs.", done)
-            self.message_user(request, words % {"count": done}, messages.SUCCESS)
+            message = ngettext("Retried: %(count)s run.", "Retried: %(count)s runs.", done)
+            self.message_user(request, message % {"count": done}, messages.SUCCESS)
         for refusal in refusals[:MESSAGES]:
             self.message_user(request, refusal, messages.ERROR)
 

@@ -106,11 +106,11 @@ class ScheduleForm(OwnedForm):
 
     def clean(self) -> dict[str, Any]:
         """Before the constraints of the database, which name no field."""
-        given = super().clean() or {}
+        data = super().clean() or {}
         if self.errors:
-            return given
+            return data
         row = copy(self.instance)
-        for name, value in given.items():
+        for name, value in data.items():
             setattr(row, name, value)
         try:
             schedules.check(row)
@@ -119,7 +119,7 @@ class ScheduleForm(OwnedForm):
             self.add_error(error.field if error.field in self.fields else None, formats.visible(str(error)))
         else:
             self._check_rights(row)
-        return given
+        return data
 
     def _check_rights(self, row: Schedule) -> None:
         """Whether the owner may run the agent, which each tick checks again, and the user may choose the priority."""
@@ -141,7 +141,7 @@ class ScheduleForm(OwnedForm):
 class ScheduleAdmin(OwnedAdmin):
     form = ScheduleForm
     change_form_template = "ravi/admin/schedule.html"
-    list_display = ["name", "agent", "rule", "next_run", "last_run", "whose", "enabled"]
+    list_display = ["name", "agent", "rule", "next_run", "last_run", "owner_text", "enabled"]
     list_filter = ["enabled", AgentFilter]
     search_fields = ["name", "agent"]
     ordering = ["name", "id"]
@@ -180,8 +180,8 @@ class ScheduleAdmin(OwnedAdmin):
         context["previewing"] = getattr(form, "previewing", False)
         context["next_ticks"] = [] if row is None else preview_of(row)
         if obj is not None:
-            found = ScheduleTick.objects.filter(schedule=obj).select_related("run").order_by("-at")[:RECENT]
-            context["recent"] = [(tick, both_clocks(obj, tick.at), _outcome(tick.run, tick.error)) for tick in found]
+            ticks = ScheduleTick.objects.filter(schedule=obj).select_related("run").order_by("-at")[:RECENT]
+            context["recent"] = [(tick, both_clocks(obj, tick.at), _outcome(tick.run, tick.error)) for tick in ticks]
         return super().render_change_form(request, context, *args, obj=obj, **options)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------------------------------------- columns
@@ -193,7 +193,7 @@ class ScheduleAdmin(OwnedAdmin):
             last_status=Subquery(last.values("run__status")[:1]),
         )  # fmt: skip
 
-    whose = column(_("owner"), lambda row: str(row.owner or gettext("the system")))
+    owner_text = column(_("owner"), lambda row: str(row.owner or gettext("the system")))
 
     @admin.display(description=_("when"))
     def rule(self, row: Schedule) -> str:
@@ -220,7 +220,7 @@ class ScheduleAdmin(OwnedAdmin):
 
     @admin.action(description=_("Enable selected"), permissions=["change"])
     def enable(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
-        self._each(request, _own(request, queryset), lambda row: schedules.enable(row) and "Enabled.")
+        self._each(request, _changeable(request, queryset), lambda row: schedules.enable(row) and "Enabled.")
 
     @admin.action(description=_("Disable selected"), permissions=["change"])
     def disable(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
@@ -229,23 +229,23 @@ class ScheduleAdmin(OwnedAdmin):
     @admin.action(description=_("Run now"), permissions=["change"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         if request.POST.get("select_across") == "1":
-            words = gettext("Run schedules one page at a time.")
-            self.message_user(request, words, messages.ERROR)
+            message = gettext("Run schedules one page at a time.")
+            self.message_user(request, message, messages.ERROR)
             return
-        self._each(request, _own(request, queryset), lambda row: f"Run now: {schedules.run_now(row).id}.")
+        self._each(request, _changeable(request, queryset), lambda row: f"Run now: {schedules.run_now(row).id}.")
 
     def _each(self, request: HttpRequest, rows: QuerySet[Schedule], act: Callable[[Schedule], Any]) -> None:
         done = 0
         for row in rows.select_related("owner", "session"):
             try:
-                words = act(row)
+                change = act(row)
             except KernelError as error:
                 self.message_user(request, formats.visible(f"{row}: {error}"), messages.ERROR)
                 continue
-            self.log_change(request, row, words)
+            self.log_change(request, row, change)
             done += 1
-            if words.startswith("Run"):
-                run_id = words.removeprefix("Run now: ").removesuffix(".")
+            if change.startswith("Run"):
+                run_id = change.removeprefix("Run now: ").removesuffix(".")
                 link = formats.link_to("run", run_id, gettext("a run was submitted"))
                 self.message_user(request, format_html("{}: {}", formats.visible(row.name), link), messages.SUCCESS)
         left = len(request.POST.getlist("_selected_action")) - done
@@ -255,15 +255,15 @@ class ScheduleAdmin(OwnedAdmin):
             self.message_user(request, gettext("Done: %(count)s.") % {"count": done}, messages.SUCCESS)
 
 
-def _own(request: HttpRequest, rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
+def _changeable(request: HttpRequest, rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
     return rows if has(request.user, "is_superuser") else rows.filter(owner=request.user.pk)
 
 
 def _times(row: Schedule, at: Any) -> SafeString | str:
-    shown = both_clocks(row, at)
-    if not shown["own"]:
-        return shown["site"]
-    return format_html('{}<br><span class="ravi-quiet">{}</span>', shown["site"], shown["own"])
+    times = both_clocks(row, at)
+    if not times["own"]:
+        return times["site"]
+    return format_html('{}<br><span class="ravi-quiet">{}</span>', times["site"], times["own"])
 
 
 def _outcome(run: Any, error: str) -> SafeString | str:
@@ -282,11 +282,11 @@ def preview_of(row: Schedule) -> list[dict[str, str]]:
 
 def both_clocks(row: Schedule, at: datetime | None) -> dict[str, str]:
     """`site`, and `own` if the schedule has a time zone of its own."""
-    shown = {"site": formats.moment(at), "own": ""}
+    times = {"site": formats.moment(at), "own": ""}
     if at is not None and row.cron and row.timezone:
         try:
-            own = clock.written(at, timetable.zone_of(row.timezone))
+            local = clock.written(at, timetable.zone_of(row.timezone))
         except InvalidInputError:
-            return shown
-        shown["own"] = f"{own} {formats.visible(row.timezone)}"
-    return shown
+            return times
+        times["own"] = f"{local} {formats.visible(row.timezone)}"
+    return times

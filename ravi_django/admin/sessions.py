@@ -84,13 +84,13 @@ class BoardTaskAdmin(InspectAdmin):
 @admin.register(Feedback)
 class FeedbackAdmin(InspectAdmin):
     tenant = "run__tenant"
-    list_display = ["when", "score", "said", "agent", "user", "run_link"]
+    list_display = ["when", "score", "comment", "agent", "user", "run_link"]
     list_filter = ["score"]
     list_select_related = ["run", "user"]
     ordering = ["-id"]
     readonly_fields = [*list_display]  # type: ignore[list-item]
     fields = readonly_fields  # type: ignore[assignment]
     when = column(_("when"), lambda row: formats.moment(row.created_at))
-    said = column(_("text"), lambda row: formats.visible(row.text) or formats.NONE)
+    comment = column(_("text"), lambda row: formats.visible(row.text) or formats.NONE)
     agent = column(_("agent"), lambda row: row.run.agent)
     run_link = column(_("run"), lambda row: formats.link_to("run", row.run_id, formats.short_id(row.run_id)))

@@ -82,7 +82,7 @@ def _tokens(text: str) -> int:
     return estimate(ChatMessage.of(Role.SYSTEM, text)) if text else 0
 
 
-CODE_FIELDS = ["address", "shown_name", "description", "source", "whose", "enabled", "loaded"]
+CODE_FIELDS = ["address", "shown_name", "description", "source", "owner_text", "enabled", "loaded"]
 CODE_FIELDS += ["instructions", "tool_list", "whole_spec"]
 
 
@@ -92,7 +92,7 @@ class AgentAdmin(VersionPages, LiveAdmin):
 
     tenant = None
     change_form_template = "ravi/admin/agent.html"
-    list_display = ["address", "shown_name", "model_name", "tools", "source", "whose", "enabled", "loaded"]
+    list_display = ["address", "shown_name", "model_name", "tools", "source", "owner_text", "enabled", "loaded"]
     list_select_related = ["owner"]
     list_filter = ["source", "enabled"]
     search_fields = ["address", "name"]
@@ -106,12 +106,16 @@ class AgentAdmin(VersionPages, LiveAdmin):
             return [(None, {"fields": CODE_FIELDS})]
         if obj is not None and not self.has_change_permission(request, obj):
             return [(None, {"fields": [*CODE_FIELDS, "version"]})]
-        return FIELDSETS if obj is None else [(None, {"fields": [*FIELDSETS[0][1]["fields"], "whose"]}), *FIELDSETS[1:]]
+        return (
+            FIELDSETS
+            if obj is None
+            else [(None, {"fields": [*FIELDSETS[0][1]["fields"], "owner_text"]}), *FIELDSETS[1:]]
+        )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> list[str]:
         if _is_code(obj):
             return [field for field in CODE_FIELDS if field != "enabled"]
-        return [] if obj is None else ["address", "whose"]
+        return [] if obj is None else ["address", "owner_text"]
 
     def get_form(self, request: HttpRequest, obj: Agent | None = None, change: bool = False, **options: Any) -> Any:
         if obj is None or (not _is_code(obj) and self.has_change_permission(request, obj)):
@@ -155,13 +159,13 @@ class AgentAdmin(VersionPages, LiveAdmin):
         if obj is not None and not self.has_delete_permission(request, obj):
             raise PermissionDenied
         if obj is not None and (why := _why_kept(obj)):
-            words = gettext("%(agent)s was not deleted: %(why)s Disable it instead.") % {"agent": obj, "why": why}
-            self.message_user(request, words, messages.ERROR)
+            message = gettext("%(agent)s was not deleted: %(why)s Disable it instead.") % {"agent": obj, "why": why}
+            self.message_user(request, message, messages.ERROR)
             return redirect("admin:ravi_agent_change", obj.pk)
         return super().delete_view(request, object_id, *args, **options)
 
     shown_name = column(_("name"), lambda agent: agent.name or formats.NONE)
-    whose = column(_("owner"), lambda agent: formats.visible(str(agent.owner or formats.NONE)))
+    owner_text = column(_("owner"), lambda agent: formats.visible(str(agent.owner or formats.NONE)))
     model_name = column(_("model"), lambda agent: str(agent.spec.get("model") or formats.NONE))
     tools = column(_("tools"), lambda agent: ", ".join(str(tool.get("name")) for tool in _tools(agent)) or formats.NONE)
     # Submitting to an agent in code needs that code in this process.
@@ -189,8 +193,10 @@ class AgentAdmin(VersionPages, LiveAdmin):
 
     @admin.display(description=_("specification"))
     def whole_spec(self, agent: Agent) -> SafeString:
-        shown = formats.pretty(agent.spec, None) or {"text": "{}"}
-        return format_html('<details><summary>JSON</summary><pre class="ravi-pre">{}</pre></details>', shown["text"])
+        json_text = formats.pretty(agent.spec, None) or {"text": "{}"}
+        return format_html(
+            '<details><summary>JSON</summary><pre class="ravi-pre">{}</pre></details>', json_text["text"]
+        )
 
 
 _TOOL = '<div class="ravi-agent-tool"><strong>{}</strong> <span class="ravi-quiet">{} · {}</span><br>{}</div>'

@@ -9,7 +9,6 @@ BANNED = set("found place given said shown mine its own words faults told whose 
 
 # Folders and files that still have such names. Only remove lines here.
 TO_DO = {
-    "admin",
     *("agents/memory", "agents/news"),
     *(f"runtime/{name}" for name in "engine journal lease lifecycle model_calls people".split()),
     *(f"runtime/{name}" for name in "runs social streams teams tools".split()),
