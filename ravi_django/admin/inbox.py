@@ -278,13 +278,9 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         waiting = pending(request)
-        subtitle = gettext("%(count)s to answer") % {"count": count_text(waiting)}
-        subtitle = subtitle if waiting else gettext("No requests are waiting for you")
-        context = {
-            "title": gettext("Approvals & questions"),
-            "subtitle": subtitle,
-            "shown_at": timezone.now().isoformat(),
-        }
+        text = gettext("%(count)s to answer") % {"count": count_text(waiting)}
+        text = text if waiting else gettext("No requests are waiting for you")
+        context = {"title": gettext("Approvals & questions"), "subtitle": text, "shown_at": timezone.now().isoformat()}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def links(self, request: HttpRequest) -> list[tuple[Any, str]]:

@@ -45,16 +45,7 @@ OPTIONS = _(
     'Webhook: {"id", "title", "text", "url": paths}. Do not enter keys '
     "or passwords."
 )
-STATE_FIELDS = [
-    "hook",
-    "secret_state",
-    "shown_error",
-    "checked_at",
-    "next_poll",
-    "failures",
-    "moved_from",
-    "shown_home",
-]
+STATUS = ["hook", "secret_state", "shown_error", "checked_at", "next_poll", "failures", "moved_from", "shown_home"]
 POLL_AGAIN = {"location", "kind", "options", "agent", "enabled", "owner"}  # a change of these polls at once
 
 
@@ -126,10 +117,10 @@ class SourceAdmin(OwnedAdmin):
         chosen = [name for name in FIELDS if name not in hidden]
         if obj is not None and not self.has_change_permission(request, obj):
             chosen = [name for name in FIELDS if name != "options"] + ["shown_options"]
-        return [(None, {"fields": chosen}), *([(_("State"), {"fields": STATE_FIELDS})] if obj is not None else [])]
+        return [(None, {"fields": chosen}), *([(_("State"), {"fields": STATUS})] if obj is not None else [])]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Source | None = None) -> list[str]:
-        return [] if obj is None else ["kind", *STATE_FIELDS, "shown_options"]
+        return [] if obj is None else ["kind", *STATUS, "shown_options"]
 
     def save_model(self, request: HttpRequest, obj: Source, form: Any, change: bool) -> None:
         """Save only the typed fields: a poll may be writing the rest of the row now."""
@@ -195,18 +186,13 @@ class SourceAdmin(OwnedAdmin):
 
     @admin.action(description=_("Poll selected sources now"), permissions=["change"])
     def poll_now(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
-        changeable, others = self._changeable(request, queryset)
-        due = [row for row in changeable if row.enabled and row.kind in adding.POLLED]
+        rows, others = self._changeable(request, queryset)
+        due = [row for row in rows if row.enabled and row.kind in adding.POLLED]
         Source.objects.filter(pk__in=[row.pk for row in due]).update(next_at=None)
         background.hint_on_commit("ravi.poll_sources")
         why = gettext("%(count)s unchanged: disabled, not polled, or owned by others.")
         self._report(
-            request,
-            due,
-            len(changeable) - len(due) + others,
-            "Polling requested.",
-            gettext("%(count)s to be polled."),
-            why,
+            request, due, len(rows) - len(due) + others, "Polling requested.", gettext("%(count)s to be polled."), why
         )
 
     @admin.action(description=_("Enable selected sources"), permissions=["change"])
@@ -271,11 +257,8 @@ class SourceAdmin(OwnedAdmin):
 
     @admin.display(description=_("error"))
     def shown_error(self, source: Source) -> SafeString | str:
-        return (
-            format_html('<pre class="ravi-pre">{}</pre>', formats.visible(source.error))
-            if source.error
-            else formats.NONE
-        )
+        error = formats.visible(source.error)
+        return format_html('<pre class="ravi-pre">{}</pre>', error) if error else formats.NONE
 
     @admin.display(description=_("options"))
     def shown_options(self, source: Source) -> SafeString:

@@ -51,11 +51,9 @@ def turns_of(row: HumanRequest, most: int, limit: int = formats.CLIP) -> list[tu
 
 def questions_of(row: HumanRequest) -> list[tuple[str, str]]:
     questions = row.about.get("questions")
-    return (
-        [(visible(str(key)), visible(str(text))) for key, text in questions.items()]
-        if isinstance(questions, dict)
-        else []
-    )
+    if not isinstance(questions, dict):
+        return []
+    return [(visible(str(key)), visible(str(text))) for key, text in questions.items()]
 
 
 def outcome_of(row: HumanRequest) -> dict[str, Any] | None:

@@ -106,11 +106,9 @@ class AgentAdmin(VersionPages, LiveAdmin):
             return [(None, {"fields": CODE_FIELDS})]
         if obj is not None and not self.has_change_permission(request, obj):
             return [(None, {"fields": [*CODE_FIELDS, "version"]})]
-        return (
-            FIELDSETS
-            if obj is None
-            else [(None, {"fields": [*FIELDSETS[0][1]["fields"], "owner_text"]}), *FIELDSETS[1:]]
-        )
+        if obj is None:
+            return FIELDSETS
+        return [(None, {"fields": [*FIELDSETS[0][1]["fields"], "owner_text"]}), *FIELDSETS[1:]]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> list[str]:
         if _is_code(obj):
@@ -193,10 +191,8 @@ class AgentAdmin(VersionPages, LiveAdmin):
 
     @admin.display(description=_("specification"))
     def whole_spec(self, agent: Agent) -> SafeString:
-        json_text = formats.pretty(agent.spec, None) or {"text": "{}"}
-        return format_html(
-            '<details><summary>JSON</summary><pre class="ravi-pre">{}</pre></details>', json_text["text"]
-        )
+        spec = formats.pretty(agent.spec, None) or {"text": "{}"}
+        return format_html('<details><summary>JSON</summary><pre class="ravi-pre">{}</pre></details>', spec["text"])
 
 
 _TOOL = '<div class="ravi-agent-tool"><strong>{}</strong> <span class="ravi-quiet">{} · {}</span><br>{}</div>'
