@@ -22,7 +22,7 @@ from django.views.generic import TemplateView
 from project import feeds
 from ravi_django.kernel import KernelError, TopicId
 from ravi_django.models import JournalEntry, Run
-from ravi_django.models.ids import first_id_of
+from ravi_django.models.base import first_id_of
 from ravi_django.runtime.catalog.registry import get_agent
 
 PAGE = 50

@@ -37,8 +37,8 @@ def _wrong(name: str, hint: str, id: str, fault: str = "") -> CheckMessage:
     return Error(f"RAVI[{name!r}] is {getattr(conf, name)!r}{fault}.", hint=hint, id=id)
 
 
-def _each(name: str, faults: Iterable[str], hint: str, id: str) -> list[CheckMessage]:
-    return [Error(f"RAVI[{name!r}]{fault}{'' if fault[-1:] == '?' else '.'}", hint=hint, id=id) for fault in faults]
+def _each(name: str, messages: Iterable[str], hint: str, id: str) -> list[CheckMessage]:
+    return [Error(f"RAVI[{name!r}]{fault}{'' if fault[-1:] == '?' else '.'}", hint=hint, id=id) for fault in messages]
 
 
 def _is_above_0(value: Any) -> bool:
@@ -47,91 +47,91 @@ def _is_above_0(value: Any) -> bool:
 
 @register("ravi")
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    given = getattr(settings, "RAVI", None) or {}
-    if not isinstance(given, dict):
+    configured = getattr(settings, "RAVI", None) or {}
+    if not isinstance(configured, dict):
         return [Error("RAVI must be a dict.", hint='RAVI = {"LEASE_S": 30}', id="ravi.E001")]
     # These modules need the models, which are not loaded when this module is imported.
     from ravi_django import limits
     from ravi_django.kernel import InvalidInputError
-    from ravi_django.runtime.budgets.accounts import setting_errors as faults_of_daily
-    from ravi_django.runtime.catalog.row_models import setting_errors as faults_of_models
-    from ravi_django.runtime.files.files import setting_errors as faults_of_files
+    from ravi_django.runtime.budgets.accounts import setting_errors as errors_of_daily
+    from ravi_django.runtime.catalog.row_models import setting_errors as errors_of_models
+    from ravi_django.runtime.files.files import setting_errors as errors_of_files
     from ravi_django.runtime.files.media import largest_call
     from ravi_django.runtime.lifecycle.prune import retention
     from ravi_django.runtime.middleware.chain import of_site
     from ravi_django.runtime.model_calls.call import setting_errors
 
-    found: list[CheckMessage] = [
+    problems: list[CheckMessage] = [
         Error(
             f"RAVI has an unknown key {key!r}{did_you_mean(key, DEFAULTS) or '.'}",
             hint=f"Known keys: {', '.join(sorted(DEFAULTS))}.",
             id="ravi.E002",
         )
-        for key in sorted(set(given) - set(DEFAULTS))
+        for key in sorted(set(configured) - set(DEFAULTS))
     ]
     for name, (id, *values) in _CHOICES.items():
         if getattr(conf, name) not in values:
             quoted = [f'"{value}"' if isinstance(value, str) else f"{value}" for value in values]
-            found.append(_wrong(name, f"Use {' or '.join(quoted)}.", id))
+            problems.append(_wrong(name, f"Use {' or '.join(quoted)}.", id))
     try:
         retention()
     except InvalidInputError as error:
         hint = 'RETENTION = 90, or {"journal": 90, "streams": 7}: days; None keeps everything.'
-        found.append(Error(f"RAVI: {error}.", hint=hint, id="ravi.E006"))
+        problems.append(Error(f"RAVI: {error}.", hint=hint, id="ravi.E006"))
     try:
         of_site()
     except InvalidInputError as error:
         hint = 'MIDDLEWARE = ["mysite.middleware.audit"]: a middleware, its class, or a function that makes it.'
-        found.append(Error(f"{error}.", hint=hint, id="ravi.E010"))
+        problems.append(Error(f"{error}.", hint=hint, id="ravi.E010"))
     if conf.CACHE_ALIAS not in settings.CACHES:
-        found.append(_wrong("CACHE_ALIAS", f"CACHES has {', '.join(sorted(settings.CACHES))}.", "ravi.E008"))
+        problems.append(_wrong("CACHE_ALIAS", f"CACHES has {', '.join(sorted(settings.CACHES))}.", "ravi.E008"))
     hint = 'PRICES = {"gpt-4o*": {"input_cost_per_token": 2.5e-06, "output_cost_per_token": 1e-05}}: dollars a token.'
-    found += _each("PRICES", setting_errors(conf.PRICES), hint, "ravi.E007")
+    problems += _each("PRICES", setting_errors(conf.PRICES), hint, "ravi.E007")
     hint = 'MODELS = ["openai/gpt-4o*", "ollama/llama3"]: names and patterns; None allows models of known hosts.'
-    found += _each("MODELS", faults_of_models(conf.MODELS), hint, "ravi.E037")
+    problems += _each("MODELS", errors_of_models(conf.MODELS), hint, "ravi.E037")
     hint = 'DAILY_BUDGETS = {"user": {"max_tokens": 1000000}, "tenant": {"max_cost_usd": 50, "max_turns": 10000}}.'
-    found += _each("DAILY_BUDGETS", faults_of_daily(conf.DAILY_BUDGETS), hint, "ravi.E011")
-    found += _numbers()
+    problems += _each("DAILY_BUDGETS", errors_of_daily(conf.DAILY_BUDGETS), hint, "ravi.E011")
+    problems += _numbers()
     hint = 'LIMITS = {"submit": 600, "sockets": None}: named limits change; None switches one off.'
-    found += _each("LIMITS", limits.setting_errors(conf.LIMITS), hint, "ravi.E030")
+    problems += _each("LIMITS", limits.setting_errors(conf.LIMITS), hint, "ravi.E030")
     hint = 'FILES = {"types": ["image/png", "application/pdf"], "max_mb": 20, "user_mb": 1024}: named values change.'
-    found += _each("FILES", faults_of_files(conf.FILES), hint, "ravi.E035")
-    if _is_above_0(conf.PROCESS_BYTES) and not found and largest_call() > conf.PROCESS_BYTES:
+    problems += _each("FILES", errors_of_files(conf.FILES), hint, "ravi.E035")
+    if _is_above_0(conf.PROCESS_BYTES) and not problems and largest_call() > conf.PROCESS_BYTES:
         hint = f"At least {largest_call()}: five times the larger of 50 MB and FILES['max_mb']."
-        found.append(_wrong("PROCESS_BYTES", hint, "ravi.E036", ", too little for the largest model call"))
+        problems.append(_wrong("PROCESS_BYTES", hint, "ravi.E036", ", too little for the largest model call"))
     hint = 'SOCKET_ORIGINS = ["https://app.example.com"]: scheme, host and port, unless it is the default port.'
-    found += _each("SOCKET_ORIGINS", _origins(), hint, "ravi.E031")
-    found += _people()
+    problems += _each("SOCKET_ORIGINS", _origins(), hint, "ravi.E031")
+    problems += _people()
     if not _numbers() and conf.HEARTBEAT_S * 2 > conf.LEASE_S:
         text = "RAVI['HEARTBEAT_S'] is more than half of LEASE_S: one late heartbeat would lose every lease."
-        found.append(Error(text, hint="Keep HEARTBEAT_S at a third of LEASE_S.", id="ravi.E005"))
-    return found
+        problems.append(Error(text, hint="Keep HEARTBEAT_S at a third of LEASE_S.", id="ravi.E005"))
+    return problems
 
 
 def _numbers() -> list[CheckMessage]:
-    found: list[CheckMessage] = []
+    problems: list[CheckMessage] = []
     for name in _NUMBERS:
         value, least = getattr(conf, name), "of 0 or more" if name in _MAY_BE_0 else "above 0"
         if not (_is_above_0(value) or (value == 0 and name in _MAY_BE_0)):
-            found.append(_wrong(name, f"A number {least}; the default is {DEFAULTS[name]:g}.", "ravi.E009"))
+            problems.append(_wrong(name, f"A number {least}; the default is {DEFAULTS[name]:g}.", "ravi.E009"))
     if conf.MAX_TREE is not None and not _is_above_0(conf.MAX_TREE):
-        found.append(_wrong("MAX_TREE", "A number above 0; the default is None.", "ravi.E009"))
-    return found
+        problems.append(_wrong("MAX_TREE", "A number above 0; the default is None.", "ravi.E009"))
+    return problems
 
 
 def _origins() -> list[str]:
     from ravi_django.services.openings import parts_of
 
-    given = conf.SOCKET_ORIGINS
-    if not isinstance(given, list | tuple):
-        return [f" is {given!r}, not a list"]
-    found = []
-    for origin in given:
+    origins = conf.SOCKET_ORIGINS
+    if not isinstance(origins, list | tuple):
+        return [f" is {origins!r}, not a list"]
+    messages = []
+    for origin in origins:
         try:
             parts_of(origin)
         except ValueError as error:
-            found.append(f": {error}")
-    return found
+            messages.append(f": {error}")
+    return messages
 
 
 def _people() -> list[CheckMessage]:
@@ -139,17 +139,17 @@ def _people() -> list[CheckMessage]:
     from ravi_django.runtime.people.site_rules import setting_errors
 
     hint = 'ADDRESSEES = {"approval": {"refund": [("group:finance", 4 * 3600), "group:directors"], "*": "staff"}}.'
-    found = _each("ADDRESSEES", setting_errors(conf.ADDRESSEES), hint, "ravi.E012")
+    problems = _each("ADDRESSEES", setting_errors(conf.ADDRESSEES), hint, "ravi.E012")
     for name, takes in (("MAY_ANSWER", "(user, request)"), ("TENANT_OF", "(user)"), ("LANGUAGE_OF", "(user)")):
-        given, why = getattr(conf, name), ""
+        value, why = getattr(conf, name), ""
         try:
-            hook = import_string(given) if isinstance(given, str) else given
+            hook = import_string(value) if isinstance(value, str) else value
         except ImportError as error:
             hook, why = None, f": {error}"
         if why or (hook is not None and not callable(hook)):
             hint = f'{name} = "mysite.people.{name.lower()}": the dotted path of a function {takes}; or None.'
-            found.append(_wrong(name, hint, "ravi.E013", why))
-    return found
+            problems.append(_wrong(name, hint, "ravi.E013", why))
+    return problems
 
 
 @register("ravi")
@@ -160,45 +160,45 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
         return [Warning(text, hint="Leave ENGINE out: in tests it is 'manual' anyway.", id="ravi.W032")]
     if conf.ENGINE != "celery":
         return []
-    found: list[CheckMessage] = []
+    problems: list[CheckMessage] = []
     from ravi_django import limits
 
     if conf.LIMITS is not None and conf.CACHE_ALIAS in settings.CACHES and not limits.is_shared():
         backend = settings.CACHES[conf.CACHE_ALIAS]["BACKEND"]
         text = f"RAVI['LIMITS'] are not counted across processes by {backend}."
         hint = 'CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": …}}'
-        found.append(Warning(text, hint=hint, id="ravi.W030"))
+        problems.append(Warning(text, hint=hint, id="ravi.W030"))
     layer = getattr(settings, "CHANNEL_LAYERS", {}).get("default", {}).get("BACKEND", "")
     if not layer or layer.endswith("InMemoryChannelLayer"):
         text = "CHANNEL_LAYERS has no layer that reaches other processes: pages show new requests some seconds late."
         hint = 'CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", …}}'
-        found.append(Warning(text, hint=hint, id="ravi.W001"))
-    return found + _celery()
+        problems.append(Warning(text, hint=hint, id="ravi.W001"))
+    return problems + _celery()
 
 
 def _celery() -> list[CheckMessage]:
     """The configuration of the Celery app in use."""
     from celery import current_app
 
-    found: list[CheckMessage] = []
+    problems: list[CheckMessage] = []
     broker = broker_url()
     if not broker or broker.startswith("memory:"):
         hint = "Set CELERY_BROKER_URL, or RAVI['ENGINE'] = 'inline' and run manage.py ravi_worker."
-        found.append(Warning("Celery has no broker that another process can reach.", hint=hint, id="ravi.W002"))
+        problems.append(Warning("Celery has no broker that another process can reach.", hint=hint, id="ravi.W002"))
     elif not current_app.conf.broker_write_url:
         project = settings.ROOT_URLCONF.partition(".")[0]
         hint = f"from .celery import app as celery_app, in {project}/__init__.py"
         return [Warning("the web process does not load your Celery app", hint=hint, id="ravi.W007")]
     if apps.is_installed("django_celery_beat") or current_app.conf.beat_scheduler != "celery.beat:PersistentScheduler":
-        return found  # the schedule may be elsewhere: `health/` and the doctor check the last sweep
+        return problems  # the schedule may be elsewhere: `health/` and the doctor check the last sweep
     current_app.finalize()  # calls the site's handlers of on_after_finalize, as beat does
     entries = current_app.conf.beat_schedule.values()
     tasks = {str(entry.get("task") if isinstance(entry, dict) else entry.task) for entry in entries}
     if "ravi.sweep" not in tasks:
         text = "Celery beat does not run the sweep: runs of dead workers would never continue."
         hint = 'CELERY_BEAT_SCHEDULE = {"ravi-sweep": {"task": "ravi.sweep", "schedule": 5}}'
-        found.append(Warning(text, hint=hint, id="ravi.W003"))
-    return found
+        problems.append(Warning(text, hint=hint, id="ravi.W003"))
+    return problems
 
 
 @register("ravi")
@@ -206,10 +206,10 @@ def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
     """The URLs in e-mails: workers write them, without a request that has the host."""
     from ravi_django.runtime.people import mail
 
-    given = conf.REQUEST_EMAIL
-    if given is None:
+    site = conf.REQUEST_EMAIL
+    if site is None:
         return []
-    if not isinstance(given, str) or not _is_site(given):
+    if not isinstance(site, str) or not _is_site(site):
         hint = 'REQUEST_EMAIL = "https://example.com": the address of this site; None sends no e-mails.'
         return [_wrong("REQUEST_EMAIL", hint, "ravi.E015")]
     try:
@@ -235,12 +235,12 @@ def _is_site(address: str) -> bool:
 def check_event_bus(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     from ravi_django.runtime.events import relay
 
-    given = conf.EVENT_BUS
-    known = isinstance(given, str) and (given in ("auto", "memory") or given.startswith(_SERVERS))
-    if given is not None and not known:
+    bus = conf.EVENT_BUS
+    known = isinstance(bus, str) and (bus in ("auto", "memory") or bus.startswith(_SERVERS))
+    if bus is not None and not known:
         hint = 'None writes no events; "auto" is the Redis of the streams, "memory" this process, or an address such as'
         return [_wrong("EVENT_BUS", f"{hint} redis://host:6379/0", "ravi.E020")]
-    if given is not None and conf.ENGINE == "celery" and relay.address() == relay.MEMORY:
+    if bus is not None and conf.ENGINE == "celery" and relay.address() == relay.MEMORY:
         text = "The event bus is in this process only: events of other processes are not received here."
         hint = 'RAVI[\'EVENT_BUS\'] = "redis://host:6379/0", or "auto" if the streams have a Redis.'
         return [Warning(text, hint=hint, id="ravi.W020")]
@@ -259,8 +259,8 @@ def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     if users != conf.DATABASE:
         hint = f"RAVI = {{'DATABASE': {users!r}}}: runs refer to their owners, and both are written in one transaction."
         return [_wrong("DATABASE", hint, "ravi.E023", f", and the users are in {users!r}")]
-    if found := _unfit():
-        return found
+    if problems := _unfit():
+        return problems
     database = connections[conf.DATABASE].settings_dict
     if conf.DATABASE_DIRECT is not None and (fault := _fault_of_direct(database)):
         hint = 'DATABASE_DIRECT = "direct": an alias in DATABASES that reaches the same PostgreSQL past its pooler.'
@@ -305,9 +305,9 @@ def _fault_of_direct(database: dict[str, Any]) -> str:
 @register("ravi")
 def check_persistent_connections(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Under ASGI each request may use another thread, and each thread keeps its connection."""
-    kept = [name for name, database in connections.settings.items() if database.get("CONN_MAX_AGE", 0) != 0]
-    if not (kept and getattr(settings, "ASGI_APPLICATION", None)):
+    persistent = [name for name, database in connections.settings.items() if database.get("CONN_MAX_AGE", 0) != 0]
+    if not (persistent and getattr(settings, "ASGI_APPLICATION", None)):
         return []
-    text = f"CONN_MAX_AGE keeps connections open ({', '.join(kept)}): under ASGI, one of each thread."
+    text = f"CONN_MAX_AGE keeps connections open ({', '.join(persistent)}): under ASGI, one of each thread."
     hint = 'CONN_MAX_AGE = 0. For PostgreSQL, OPTIONS = {"pool": True} keeps a limited number.'
     return [Warning(text, hint=hint, id="ravi.W008")]

@@ -144,11 +144,11 @@ class Conf:
     """Attribute access to the settings; read each time, so that `override_settings` works."""
 
     def __getattr__(self, name: str) -> Any:
-        given = getattr(settings, "RAVI", None) or {}
-        if not isinstance(given, dict):
+        configured = getattr(settings, "RAVI", None) or {}
+        if not isinstance(configured, dict):
             raise ImproperlyConfigured("RAVI must be a dict of settings")
         try:
-            value = given[name] if name in given else DEFAULTS[name]
+            value = configured[name] if name in configured else DEFAULTS[name]
         except KeyError:
             raise AttributeError(f"no setting RAVI[{name!r}]") from None
         if name == "ENGINE" and value is None:

@@ -119,8 +119,8 @@ def _choose(instance: Any, **kwargs: Any) -> None:
         queues.deselect(conf.QUEUE)
     if consumes and not _serves:
         pool = instance.pool_cls.__module__.rpartition(".")[2]
-        words = "the %s pool cannot run agents: this worker does not consume the queue %s; start another one: %s"
-        log.error(words, pool, conf.QUEUE, worker_line(), extra={"action": "tasks.wrong_pool"})
+        message = "the %s pool cannot run agents: this worker does not consume the queue %s; start another one: %s"
+        log.error(message, pool, conf.QUEUE, worker_line(), extra={"action": "tasks.wrong_pool"})
         if not queues.consume_from:  # it would look healthy, and do nothing
             raise SystemExit(1)
 

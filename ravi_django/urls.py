@@ -108,12 +108,12 @@ urlpatterns = [
 ]
 
 
-def _without_prefix(view: Any, own: Any) -> Any:
+def _without_prefix(view: Any, names: Any) -> Any:
     """Call the view without the arguments of the site's prefix, such as a version or a tenant."""
 
     @wraps(view)
     def called(request: Any, *args: Any, **kwargs: Any) -> Any:
-        return view(request, **{name: kwargs[name] for name in own})
+        return view(request, **{name: kwargs[name] for name in names})
 
     return called
 

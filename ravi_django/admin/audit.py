@@ -19,8 +19,8 @@ from ravi_django.admin.runs import AgentFilter
 from ravi_django.conf import conf
 from ravi_django.models import AuditRecord, WorkerProcess, first_id_of
 from ravi_django.models.audit import decided_by
-from ravi_django.pages import show
-from ravi_django.pages.words import event_of
+from ravi_django.pages import formats
+from ravi_django.pages.texts import event_of
 from ravi_django.runtime.db import clock
 
 MOST = 1_000  # users whose records one search looks for
@@ -59,14 +59,14 @@ class AuditRecordAdmin(InspectAdmin):
     search_fields = ["id"]  # see condition_of
     search_help_text = _("Search run ids (or their first characters), owners, and users who decided.")
     readonly_fields = ["when", "shown_event", "whole_name", *list_display[3:], "session_link", "tenant", "shown_detail"]  # type: ignore[list-item]
-    when = column(_("when"), lambda record: show.moment(record.created_at))
-    shown_event = column(_("event"), lambda record: show.word(record.event))
-    by = column(_("by"), lambda record: show.visible(record.by) or show.NONE)
-    who = column(_("for"), lambda record: str(record.owner or show.NONE))
+    when = column(_("when"), lambda record: formats.moment(record.created_at))
+    shown_event = column(_("event"), lambda record: formats.word(record.event))
+    by = column(_("by"), lambda record: formats.visible(record.by) or formats.NONE)
+    who = column(_("for"), lambda record: str(record.owner or formats.NONE))
     # The run may have been deleted; its page says so.
-    run_link = column(_("run"), lambda record: show.link_to("run", record.run_id, show.short_id(record.run_id)))
+    run_link = column(_("run"), lambda record: formats.link_to("run", record.run_id, formats.short_id(record.run_id)))
     session_link = column(
-        _("session"), lambda record: show.link_to("session", record.session_id, show.short_id(record.session_id))
+        _("session"), lambda record: formats.link_to("session", record.session_id, formats.short_id(record.session_id))
     )
 
     @admin.display(description=_("name"))
@@ -80,19 +80,19 @@ class AuditRecordAdmin(InspectAdmin):
 
     @admin.display(description=_("detail"))
     def shown_detail(self, record: AuditRecord) -> SafeString | str:
-        shown = show.pretty(record.detail or None, None)
-        return format_html('<pre class="ravi-pre">{}</pre>', shown["text"]) if shown else show.NONE
+        json_text = formats.pretty(record.detail or None, None)
+        return format_html('<pre class="ravi-pre">{}</pre>', json_text["text"]) if json_text else formats.NONE
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         if ids := id_begins(term, "run_id"):
             return ids
-        found = list(users_named(term)[: MOST + 1])
-        if len(found) > MOST:
-            words = gettext("More than %(most)s users match %(term)s. Enter more of the name.")
-            self.message_user(request, words % {"most": MOST, "term": repr(term)}, messages.WARNING)
+        users = list(users_named(term)[: MOST + 1])
+        if len(users) > MOST:
+            message = gettext("More than %(most)s users match %(term)s. Enter more of the name.")
+            self.message_user(request, message % {"most": MOST, "term": repr(term)}, messages.WARNING)
             return Q(pk__in=[])
-        names = [term, *(user.get_username() for user in found)]  # the user may have been deleted
-        return Q(owner__in=found) | decided_by(names)
+        names = [term, *(user.get_username() for user in users)]  # the user may have been deleted
+        return Q(owner__in=users) | decided_by(names)
 
 
 @admin.register(WorkerProcess)
@@ -103,9 +103,9 @@ class WorkerProcessAdmin(InspectAdmin):
     ordering = ["name"]
     state = column(
         _("state"),
-        lambda worker: show.status("alive" if worker.age.total_seconds() < 3 * conf.HEARTBEAT_S else "late"),
+        lambda worker: formats.status("alive" if worker.age.total_seconds() < 3 * conf.HEARTBEAT_S else "late"),
     )
-    seen = column(_("last seen"), lambda worker: gettext("%(age)s ago") % {"age": show.duration(worker.age)})
+    seen = column(_("last seen"), lambda worker: gettext("%(age)s ago") % {"age": formats.duration(worker.age)})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WorkerProcess]:
         """`age` by the database's clock, which wrote the times."""

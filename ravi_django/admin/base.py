@@ -27,7 +27,7 @@ from django.utils.functional import cached_property
 from ravi_django.conf import conf
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import HumanRequest, Run
-from ravi_django.pages.words import script_words
+from ravi_django.pages.texts import script_words
 from ravi_django.runtime.people import mail, site_rules
 from ravi_django.users import has
 
@@ -83,13 +83,13 @@ class LiveAdmin(ModelAdmin):  # type: ignore[type-arg]
 
     def links(self, request: HttpRequest) -> list[tuple[Any, str]]:
         """Name and address of each page that the list links to."""
-        found = []
+        pages = []
         for model in self.below:
             meta, site = model._meta, self.admin_site
             if site.is_registered(model) and site.get_model_admin(model).has_view_permission(request):
                 address = reverse(f"admin:{meta.app_label}_{meta.model_name}_changelist", current_app=site.name)
-                found.append((meta.verbose_name_plural, address))
-        return found
+                pages.append((meta.verbose_name_plural, address))
+        return pages
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = super().get_queryset(request)
@@ -105,9 +105,9 @@ class LiveAdmin(ModelAdmin):  # type: ignore[type-arg]
     ) -> tuple[QuerySet[Any], bool]:
         """By `condition_of` the whole term; else Django's search for each word of it in `search_fields`."""
         term = search_term.strip()
-        found = self.condition_of(request, term) if term else None
-        if found is not None:
-            return queryset.filter(found), False
+        condition = self.condition_of(request, term) if term else None
+        if condition is not None:
+            return queryset.filter(condition), False
         return super().get_search_results(request, queryset, search_term[:MOST_SEARCHED])
 
     def condition_of(self, request: HttpRequest, term: str) -> Q | None:
@@ -137,15 +137,15 @@ class LiveAdmin(ModelAdmin):  # type: ignore[type-arg]
 
     @property
     def media(self) -> forms.Media:
-        found = super().media
+        media = super().media
         if not self.admin_site.is_registered(HumanRequest):
-            return found
+            return media
         inbox = reverse("admin:ravi_humanrequest_changelist", current_app=self.admin_site.name)
         attributes = {"data-inbox": inbox, "data-socket": mail.socket("requests"), "defer": True}
-        if words := script_words():
-            attributes["data-words"] = words
+        if texts := script_words():
+            attributes["data-words"] = texts
         script = forms.Script("ravi/requests.js", **attributes)
-        return found + forms.Media(js=[script], css={"all": ["ravi/requests.css"]})  # type: ignore[list-item]
+        return media + forms.Media(js=[script], css={"all": ["ravi/requests.css"]})  # type: ignore[list-item]
 
 
 class InspectAdmin(LiveAdmin):
@@ -254,8 +254,8 @@ def column(description: Any, value: Callable[[Any], Any], **options: Any) -> Any
 
 def is_own(request: HttpRequest, row: Any) -> bool:
     """Whether the user runs this row's agent, or is a superuser. None stands for any row."""
-    own = row is None or (row.owner_id is not None and row.owner_id == request.user.pk)
-    return own or has(request.user, "is_superuser")
+    is_owner = row is None or (row.owner_id is not None and row.owner_id == request.user.pk)
+    return is_owner or has(request.user, "is_superuser")
 
 
 def tenants_seen(request: HttpRequest) -> Collection[str] | None:
@@ -292,11 +292,11 @@ def tenant_for(user: Any) -> str:
         raise PermissionDenied(str(refusal)) from None
 
 
-def _without_nulls(given: QueryDict) -> QueryDict:
-    found = QueryDict(mutable=True)
-    for name, values in given.lists():
-        found.setlist(name.replace("\0", ""), [value.replace("\0", "") for value in values])
-    return found
+def _without_nulls(query: QueryDict) -> QueryDict:
+    cleaned = QueryDict(mutable=True)
+    for name, values in query.lists():
+        cleaned.setlist(name.replace("\0", ""), [value.replace("\0", "") for value in values])
+    return cleaned
 
 
 def page_of(request: HttpRequest, name: str, total: int, size: int) -> dict[str, Any]:
@@ -321,9 +321,9 @@ def users_named(term: str) -> Any:
 
 def register_on(site: AdminSite) -> None:
     """Register the app's models with `site` too. A second call changes nothing."""
-    for model, found in list(admin.site._registry.items()):
+    for model, model_admin in list(admin.site._registry.items()):
         if model._meta.app_label == Run._meta.app_label and not site.is_registered(model):
-            site.register(model, type(found))
+            site.register(model, type(model_admin))
 
 
 @register("ravi")

@@ -40,19 +40,19 @@ class DailyBudgetForm(forms.ModelForm):  # type: ignore[type-arg]
             field.queryset |= get_user_model()._default_manager.filter(pk=owner.pk)  # inactive since
 
     def clean(self) -> dict[str, Any]:
-        given = super().clean() or {}
-        if given.get("owner") and given.get("tenant"):
+        data = super().clean() or {}
+        if data.get("owner") and data.get("tenant"):
             self.add_error("tenant", gettext("Choose a user or a tenant, not both."))
         theirs = site_rules.tenants_of(self.by)
-        if given.get("owner") and not may_name(self.by, given["owner"]):
+        if data.get("owner") and not may_name(self.by, data["owner"]):
             self.add_error("owner", UserNameField.default_error_messages["invalid_choice"])
-        elif not given.get("owner") and theirs is not None and given.get("tenant", "") not in theirs:
+        elif not data.get("owner") and theirs is not None and data.get("tenant", "") not in theirs:
             names = ", ".join(sorted(theirs)) or gettext("you have none")
             self.add_error("tenant", gettext("Choose one of your tenants: %(names)s.") % {"names": names})
         for name in LIMITS:
-            if (value := given.get(name)) is not None and value < 0:
+            if (value := data.get(name)) is not None and value < 0:
                 self.add_error(name, gettext("0 or more. Empty: no limit."))
-        return given
+        return data
 
 
 @admin.register(DailyBudget)

@@ -22,8 +22,8 @@ from ravi_django.admin.base import InspectAdmin
 from ravi_django.admin.decisions import lost_words
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import HumanRequest
-from ravi_django.pages import show
-from ravi_django.pages.words import name_of
+from ravi_django.pages import formats
+from ravi_django.pages.texts import name_of
 from ravi_django.runtime.people import answers, rights
 from ravi_django.runtime.people.top_ups import is_top_up
 
@@ -81,17 +81,17 @@ class BulkDecisions(InspectAdmin):
         if fault := _mixed(rows) or _closed(rows) or _not_mine(request.user, rows):
             self.message_user(request, fault, messages.ERROR)
             return None
-        said = {"count": len(rows), "tool": show.visible(rows[0].tool)}
+        values = {"count": len(rows), "tool": formats.visible(rows[0].tool)}
         context = {
             **self.admin_site.each_context(request),
-            "title": _TITLES[action] % said,
+            "title": _TITLES[action] % values,
             "opts": self.opts,
             "media": self.media,
             "action": action,
-            "label": _ALL[action] % said if len(rows) > 1 else _BUTTONS[action],
+            "label": _ALL[action] % values if len(rows) > 1 else _BUTTONS[action],
             "tool": rows[0].tool,
             "risk": rows[0].risk,
-            "rows": [(row, show.pretty(row.arguments, None)) for row in rows],
+            "rows": [(row, formats.pretty(row.arguments, None)) for row in rows],
             "they_differ": len({row.arguments_hash for row in rows}) > 1,
         }
         return TemplateResponse(request, "ravi/admin/request_bulk.html", context)
@@ -113,10 +113,10 @@ class BulkDecisions(InspectAdmin):
             except (ForbiddenError, NotFoundError):
                 self.message_user(request, gettext("%(name)s: you may not answer it.") % {"name": _name(row)}, "ERROR")
             except InvalidInputError as error:
-                self.message_user(request, f"{_name(row)}: {show.visible(str(error))}", "ERROR")
+                self.message_user(request, f"{_name(row)}: {formats.visible(str(error))}", "ERROR")
         if done:
-            said = {"done": done, "count": len(rows), "tool": show.visible(rows[0].tool)}
-            self.message_user(request, _DONE[action] % said, messages.SUCCESS)
+            values = {"done": done, "count": len(rows), "tool": formats.visible(rows[0].tool)}
+            self.message_user(request, _DONE[action] % values, messages.SUCCESS)
 
 
 def _name(row: HumanRequest) -> str:
@@ -142,23 +142,23 @@ def _closed(rows: list[HumanRequest]) -> str:
     closed = [row for row in rows if row.status != HumanRequest.Status.PENDING]
     if not closed:
         return ""
-    words = gettext("%(count)s of these are already %(status)s. Select only pending requests.")
-    return words % {"count": len(closed), "status": show.word(closed[0].status)}
+    message = gettext("%(count)s of these are already %(status)s. Select only pending requests.")
+    return message % {"count": len(closed), "status": formats.word(closed[0].status)}
 
 
 def _not_mine(user: Any, rows: list[HumanRequest]) -> str:
     others = len(rows) - len(rights.open_among(user, rows))
-    words = gettext("%(count)s of these are assigned to others. You can only read them.")
-    return words % {"count": others} if others else ""
+    message = gettext("%(count)s of these are assigned to others. You can only read them.")
+    return message % {"count": others} if others else ""
 
 
 def _seen(values: list[str]) -> dict[str, int]:
-    found = {}
+    versions = {}
     for value in values[: MOST + 1]:
         key, _, version = value.partition(":")
         if _is_id(key) and version.isascii() and version.isdigit() and len(version) < 10:
-            found[key] = int(version)
-    return found
+            versions[key] = int(version)
+    return versions
 
 
 def _is_id(text: str) -> bool:

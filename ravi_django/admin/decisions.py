@@ -21,7 +21,7 @@ from ravi_django.admin.agents.versions import changes
 from ravi_django.admin.base import InspectAdmin
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import AuditRecord, HumanRequest
-from ravi_django.pages import show, words
+from ravi_django.pages import formats, texts
 from ravi_django.pages.context import cost_of, input_of, outcome_of, questions_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at
 from ravi_django.runtime.people import answers, escalation, rights
@@ -85,8 +85,8 @@ class DecisionPages(InspectAdmin):
         except ForbiddenError as error:
             raise PermissionDenied(str(error)) from None
         asked = answers.find(asked.pk)
-        said = {"who": words.who(asked), "name": words.name_of(asked)}
-        self.message_user(request, gettext("Assigned to %(who)s: %(name)s.") % said, messages.SUCCESS)
+        values = {"who": texts.who(asked), "name": texts.name_of(asked)}
+        self.message_user(request, gettext("Assigned to %(who)s: %(name)s.") % values, messages.SUCCESS)
         return self._to_inbox(request)
 
     def get_urls(self) -> list[URLPattern]:
@@ -99,11 +99,11 @@ class DecisionPages(InspectAdmin):
         form = DecisionForm(asked, request.POST, PREFIX)
         if asked.status != HumanRequest.Status.PENDING:
             return self._lost(request, asked.pk, form=form)
-        given = form.given()
-        if given is None:
+        decision = form.decision()
+        if decision is None:
             return self._page(request, asked, form=form, status=400)
         try:
-            answers.answer(asked.pk, by=request.user, **given)
+            answers.answer(asked.pk, by=request.user, **decision)
         except InvalidInputError as error:
             form.refuse(error.field, str(error))
             return self._page(request, asked, form=form, status=400)
@@ -114,9 +114,9 @@ class DecisionPages(InspectAdmin):
         except NotFoundError:
             raise Http404 from None
         done = answers.find(asked.pk)
-        said = {"decision": capfirst(words.decision_of(done)), "name": words.name_of(done)}
+        values = {"decision": capfirst(texts.decision_of(done)), "name": texts.name_of(done)}
         recorded = gettext("%(decision)s: %(name)s. It is recorded under your name, and the run continues.")
-        self.message_user(request, recorded % said, messages.SUCCESS)
+        self.message_user(request, recorded % values, messages.SUCCESS)
         return self._to_inbox(request)
 
     def _lost(self, request: HttpRequest, pk: Any, *, why: str = "", **forms_: Any) -> HttpResponse:
@@ -132,10 +132,10 @@ class DecisionPages(InspectAdmin):
 
     def _asked(self, request: HttpRequest, object_id: str) -> HumanRequest:
         """As in REST: 404 for a request that the user may not see."""
-        found: HumanRequest | None = self.get_object(request, object_id)
-        if found is None:
+        row: HumanRequest | None = self.get_object(request, object_id)
+        if row is None:
             raise Http404
-        return found
+        return row
 
     def _page(
         self,
@@ -151,8 +151,8 @@ class DecisionPages(InspectAdmin):
         why_not = rights.refusal(request.user, asked)
         open_to_me = is_pending and not why_not
         form, reassign = form or DecisionForm(asked, prefix=PREFIX), reassign or ReassignForm(asked)
-        for shown in (form, reassign):
-            self.dress(request, shown)
+        for each in (form, reassign):
+            self.dress(request, each)
         context = {
             **self.admin_site.each_context(request),
             **context_of(asked),
@@ -184,8 +184,8 @@ class DecisionPages(InspectAdmin):
     def _to_inbox(self, request: HttpRequest) -> HttpResponse:
         """The inbox, with the filters that the person had chosen."""
         address = reverse("admin:ravi_humanrequest_changelist", current_app=self.admin_site.name)
-        kept = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
-        return redirect(add_preserved_filters(kept, address))  # type: ignore[arg-type]
+        filters = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
+        return redirect(add_preserved_filters(filters, address))  # type: ignore[arg-type]
 
 
 def _may_reassign(user: Any, asked: HumanRequest) -> bool:
@@ -198,20 +198,20 @@ def _may_reassign(user: Any, asked: HumanRequest) -> bool:
 
 def context_of(row: HumanRequest) -> dict[str, Any]:
     return {
-        "title": words.title_of(row),
+        "title": texts.title_of(row),
         "asked": row,
-        "status": show.status(row.status),
-        "who": words.who(row),
-        "next": words.next_step(row),
-        "end": words.end_of(row),
-        "steps": words.steps_of(row),
+        "status": formats.status(row.status),
+        "who": texts.who(row),
+        "next": texts.next_step(row),
+        "end": texts.end_of(row),
+        "steps": texts.steps_of(row),
         "is_pending": row.status == HumanRequest.Status.PENDING,
         "is_question": row.kind in (HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT),
         "is_budget": is_top_up(row),
-        "age": show.duration(timezone.now() - row.created_at),
-        "about": show.visible(str(row.about.get("context") or "")),
+        "age": formats.duration(timezone.now() - row.created_at),
+        "about": formats.visible(str(row.about.get("context") or "")),
         "questions": questions_of(row),
-        "arguments": None if row.kind == HumanRequest.Kind.QUESTION else show.pretty(row.arguments, None),
+        "arguments": None if row.kind == HumanRequest.Kind.QUESTION else formats.pretty(row.arguments, None),
         "tool": _tool(row),
         "cost": cost_of(row.run),
         "input": input_of(row.run),
@@ -231,13 +231,13 @@ def _tool(row: HumanRequest) -> dict[str, Any] | None:
         kind = declared.get("type") or (_one_of(declared["enum"]) if declared.get("enum") else "")
         hints.append(
             {
-                "name": show.visible(str(name)),
-                "type": show.visible(gettext(" or ").join(map(str, kind)) if isinstance(kind, list) else str(kind)),
+                "name": formats.visible(str(name)),
+                "type": formats.visible(gettext(" or ").join(map(str, kind)) if isinstance(kind, list) else str(kind)),
                 "required": name in (schema.get("required") or ()),
-                "description": show.visible(str(declared.get("description") or "")),
+                "description": formats.visible(str(declared.get("description") or "")),
             }
         )
-    description = show.visible(str(row.about.get("description") or ""))
+    description = formats.visible(str(row.about.get("description") or ""))
     return {"description": description, "hints": hints} if description or hints else None
 
 
@@ -247,12 +247,12 @@ def _one_of(values: Any) -> str:
 
 def _outcome(row: HumanRequest) -> dict[str, Any] | None:
     """The outcome, with the difference of changed arguments."""
-    found = outcome_of(row)
-    if found is None:
+    outcome = outcome_of(row)
+    if outcome is None:
         return None
-    edited = found["arguments"]  # compared as one document, so that names of arguments are not translated
+    edited = outcome["arguments"]  # compared as one document, so that names of arguments are not translated
     compared = changes({"arguments": row.arguments}, {"arguments": edited}) if isinstance(edited, dict) else []
-    return {**found, "changes": compared}
+    return {**outcome, "changes": compared}
 
 
 def _history(row: HumanRequest) -> list[dict[str, Any]]:
@@ -266,9 +266,9 @@ def _event(row: HumanRequest, record: AuditRecord) -> dict[str, Any]:
     return {
         "at": record.created_at,
         "what": record.name,
-        "by": show.visible(str(detail.get("by") or "")),
-        "to": words.address(to, row) if to else "",
-        "words": words.answer_words(detail.get("answer")) or show.visible(str(detail.get("reason") or "")),
+        "by": formats.visible(str(detail.get("by") or "")),
+        "to": texts.address(to, row) if to else "",
+        "words": texts.answer_words(detail.get("answer")) or formats.visible(str(detail.get("reason") or "")),
     }
 
 
@@ -277,7 +277,11 @@ def lost_words(row: HumanRequest) -> str:
     if row.status == HumanRequest.Status.PENDING:
         return gettext("This request has changed since you opened it. Check it again; your input is still here.")
     if row.status != HumanRequest.Status.ANSWERED:
-        said = {"status": show.word(row.status), "when": show.moment(row.answered_at)}
-        return gettext("Your decision was not recorded: the request has been %(status)s since %(when)s.") % said
-    said = {"name": words.answered_by(row), "when": show.moment(row.answered_at), "decision": words.decision_of(row)}
-    return gettext("Your decision was not recorded: %(name)s decided first, at %(when)s: %(decision)s.") % said
+        values = {"status": formats.word(row.status), "when": formats.moment(row.answered_at)}
+        return gettext("Your decision was not recorded: the request has been %(status)s since %(when)s.") % values
+    values = {
+        "name": texts.answered_by(row),
+        "when": formats.moment(row.answered_at),
+        "decision": texts.decision_of(row),
+    }
+    return gettext("Your decision was not recorded: %(name)s decided first, at %(when)s: %(decision)s.") % values

@@ -19,7 +19,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.base import InspectAdmin, LiveAdmin, column, may_name, users_of
 from ravi_django.models import Delegation, HumanRequest, StickyDecision
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.people import rights, sticky
 from ravi_django.runtime.people.site_rules import active_users
 from ravi_django.users import has
@@ -70,22 +70,22 @@ class DelegationForm(forms.ModelForm):  # type: ignore[type-arg]
         return user
 
     def clean(self) -> dict[str, Any]:
-        given = super().clean() or {}
+        data = super().clean() or {}
         for name in ("user", "delegate"):
-            if given.get(name) is not None and not may_name(self.by, given[name]):
+            if data.get(name) is not None and not may_name(self.by, data[name]):
                 self.add_error(name, UserNameField.default_error_messages["invalid_choice"])
         if self.instance.pk is None and "user" not in self.fields:
             self.instance.user = self.by
-        user = given.get("user") or (self.instance.user if self.instance.user_id else None)
-        if user is not None and user == given.get("delegate"):
+        user = data.get("user") or (self.instance.user if self.instance.user_id else None)
+        if user is not None and user == data.get("delegate"):
             self.add_error("delegate", gettext("Choose somebody other than the user."))
-        elif user is not None and given.get("delegate") and not rights.have_a_tenant(given["delegate"], user):
+        elif user is not None and data.get("delegate") and not rights.have_a_tenant(data["delegate"], user):
             text = gettext("%(delegate)s can answer no request of %(user)s: they have no tenant in common.")
-            self.add_error("delegate", text % {"delegate": given["delegate"], "user": user})
-        given["since"] = given.get("since") or timezone.now()
-        if given.get("until") and given["until"] <= given["since"]:
+            self.add_error("delegate", text % {"delegate": data["delegate"], "user": user})
+        data["since"] = data.get("since") or timezone.now()
+        if data.get("until") and data["until"] <= data["since"]:
             self.add_error("until", gettext("The end must be after the start."))
-        return given
+        return data
 
 
 @admin.register(Delegation)
@@ -172,13 +172,13 @@ class StickyDecisionAdmin(InspectAdmin):
     in_index = False
     readonly_fields = [field.name for field in StickyDecision._meta.concrete_fields if field.name != "risk"]
     readonly_fields += ["shown_risk"]
-    shown_risk = column(_("risk"), lambda decision: show.word(decision.risk))
-    who = column(_("decided by"), lambda decision: decision.decided_by_name or show.NONE)
+    shown_risk = column(_("risk"), lambda decision: formats.word(decision.risk))
+    who = column(_("decided by"), lambda decision: decision.decided_by_name or formats.NONE)
 
     def has_view_permission(self, request: HttpRequest, obj: StickyDecision | None = None) -> bool:
         if obj is not None:
             return self._all(request) or obj.decided_by_id == request.user.pk
-        return self._all(request) or self._sees_inbox(request) or self._own(request).exists()
+        return self._all(request) or self._sees_inbox(request) or self._decided_by(request).exists()
 
     def _sees_inbox(self, request: HttpRequest) -> bool:
         """Most pages have looked this up before: then it takes no query."""
@@ -189,25 +189,25 @@ class StickyDecisionAdmin(InspectAdmin):
         return self.has_view_permission(request)  # `revoke` checks each one
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[StickyDecision]:
-        return super().get_queryset(request) if self._all(request) else self._own(request).order_by("-id")
+        return super().get_queryset(request) if self._all(request) else self._decided_by(request).order_by("-id")
 
     def _all(self, request: HttpRequest) -> bool:
         return super().has_view_permission(request) or request.user.has_perm("ravi.change_stickydecision")
 
-    def _own(self, request: HttpRequest) -> QuerySet[StickyDecision]:
+    def _decided_by(self, request: HttpRequest) -> QuerySet[StickyDecision]:
         rows: QuerySet[StickyDecision] = super().get_queryset(request).filter(decided_by=request.user.pk)
         return rows if _is_staff(request) else rows.none()
 
     @admin.action(description=_("Revoke selected decisions"), permissions=["revoke"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[StickyDecision]) -> None:
-        mine = sticky.revocable(request.user).filter(pk__in=queryset.values("pk"))
-        revoked = sticky.revoke(list(mine), by=request.user)
+        revocable = sticky.revocable(request.user).filter(pk__in=queryset.values("pk"))
+        revoked = sticky.revoke(list(revocable), by=request.user)
         for decision in revoked:
             self.log_change(request, decision, f"Revoked: {decision.action} {decision.tool}")
-        words = gettext("%(count)s revoked. These tools ask for approval again.") % {"count": len(revoked)}
+        message = gettext("%(count)s revoked. These tools ask for approval again.") % {"count": len(revoked)}
         if left := queryset.count() - len(revoked):
-            words += " " + gettext("%(count)s unchanged: already revoked, or made by others.") % {"count": left}
-        self.message_user(request, words, messages.SUCCESS if revoked else messages.WARNING)
+            message += " " + gettext("%(count)s unchanged: already revoked, or made by others.") % {"count": left}
+        self.message_user(request, message, messages.SUCCESS if revoked else messages.WARNING)
 
 
 def _is_staff(request: HttpRequest) -> bool:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, users_named
 from ravi_django.models import Follow, Publication, Session
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.social import follow_rows
 
 
@@ -59,7 +59,7 @@ class FollowAdmin(GraphAdmin):
     below = (Publication,)
     list_display = ["agent", "topic", "owner", "tenant", "conversation", "digest", "last"]
     readonly_fields = ["id", "agent", "topic", "owner", "tenant", "conversation", "deliveries_go_to", "every_s"]
-    readonly_fields += ["given", "last_at", "created_at"]
+    readonly_fields += ["metadata_json", "last_at", "created_at"]
     list_display_links = ["agent", "topic"]
     list_filter = [Bound, Digest]
     list_select_related = ["owner", "session", "home"]
@@ -67,8 +67,10 @@ class FollowAdmin(GraphAdmin):
         "Search topics (from the start), agent addresses, tenants, users, and ids (or their first characters)."
     )
     actions = None  # one at a time
-    given = column(_("metadata"), lambda follow: show.visible(json.dumps(follow.metadata, ensure_ascii=False)))
-    last = column(_("last delivery"), lambda follow: show.moment(follow.last_at))
+    metadata_json = column(
+        _("metadata"), lambda follow: formats.visible(json.dumps(follow.metadata, ensure_ascii=False))
+    )
+    last = column(_("last delivery"), lambda follow: formats.moment(follow.last_at))
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         return super().condition_of(request, term) | Q(agent=term) | Q(owner__in=users_named(term))
@@ -92,7 +94,7 @@ class FollowAdmin(GraphAdmin):
 
     @admin.display(description=_("conversation"))
     def conversation(self, follow: Follow) -> Any:
-        return _link(follow.session) if follow.session else show.NONE
+        return _link(follow.session) if follow.session else formats.NONE
 
     @admin.display(description=_("delivered to"))
     def deliveries_go_to(self, follow: Follow) -> Any:
@@ -115,7 +117,7 @@ class PublicationAdmin(GraphAdmin):
     list_select_related = ["owner", "run"]
     search_help_text = _("Search topics (from the start), tenants, message ids, and ids (or their first characters).")
     text = column(_("message"), lambda publication: text_of(publication.body))
-    published = column(_("published"), lambda publication: show.moment(publication.created_at))
+    published = column(_("published"), lambda publication: formats.moment(publication.created_at))
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         return super().condition_of(request, term) | Q(message_id=term)
@@ -123,7 +125,7 @@ class PublicationAdmin(GraphAdmin):
     @admin.display(description=_("published by"))
     def by(self, publication: Publication) -> Any:
         if publication.run_id:
-            return show.link_to("run", publication.run_id, publication.body.get("sender", publication.run_id))
+            return formats.link_to("run", publication.run_id, publication.body.get("sender", publication.run_id))
         return publication.owner or gettext("the site")
 
     @admin.display(description=_("skipped"))
@@ -135,12 +137,12 @@ class PublicationAdmin(GraphAdmin):
     @admin.display(description=_("fan-out"))
     def state(self, publication: Publication) -> str:
         if publication.done_at:
-            return show.word("done")
+            return formats.word("done")
         return gettext("%(used)s of %(limit)s") % {"used": publication.delivered, "limit": publication.followers}
 
 
 def _link(session: Session) -> Any:
-    return show.link_to("session", session.pk, show.visible(str(session)))
+    return formats.link_to("session", session.pk, formats.visible(str(session)))
 
 
 def text_of(body: Any) -> str:
@@ -151,4 +153,4 @@ def text_of(body: Any) -> str:
         text = " ".join(str(block.get("text", "")) for block in content if isinstance(block, dict))
     else:
         text = json.dumps(payload.get("data", payload), ensure_ascii=False)
-    return show.snippet(text, 120)
+    return formats.snippet(text, 120)

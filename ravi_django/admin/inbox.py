@@ -30,9 +30,9 @@ from ravi_django.admin.decisions import DecisionPages
 from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest, StickyDecision, first_id_of
 from ravi_django.models.names import word
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.pages.context import first_words
-from ravi_django.pages.words import answered_by, next_of, one_line, who
+from ravi_django.pages.texts import answered_by, next_of, one_line, who
 from ravi_django.runtime.people import figures, mail
 from ravi_django.runtime.people.figures import Figures
 
@@ -73,8 +73,8 @@ class MineFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
         if self.value() not in ("yes", "no"):
             return queryset
-        mine = readers.mine_among(request, queryset)
-        return queryset.filter(pk__in=mine) if self.value() == "yes" else queryset.exclude(pk__in=mine)
+        answerable = readers.mine_among(request, queryset)
+        return queryset.filter(pk__in=answerable) if self.value() == "yes" else queryset.exclude(pk__in=answerable)
 
 
 class RiskFilter(ChoiceFilter):
@@ -103,9 +103,9 @@ class _NewestFilter(admin.SimpleListFilter):
     field: str
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        found = {row[self.field] for row in _newest(request, model_admin)} - {""}
+        values = {row[self.field] for row in _newest(request, model_admin)} - {""}
         chosen = request.GET.get(str(self.parameter_name))
-        return [(value, visible(value)) for value in sorted(found | ({chosen} if chosen else set()))]
+        return [(value, visible(value)) for value in sorted(values | ({chosen} if chosen else set()))]
 
     def has_output(self) -> bool:
         return True  # also with the value "all" alone
@@ -130,12 +130,12 @@ def _newest(request: HttpRequest, model_admin: Any) -> list[dict[str, Any]]:
     """One query for all filters of a page; none for the list of pending requests."""
     if request.GET.get("status", "pending") not in (*_OTHERS, "all"):
         return readers.glance(request)
-    found: list[dict[str, Any]] | None = getattr(request, "_ravi_newest", None)
-    if found is None:
+    newest: list[dict[str, Any]] | None = getattr(request, "_ravi_newest", None)
+    if newest is None:
         rows = model_admin.get_queryset(request).order_by("-id").values("tool", "run__agent")
-        found = list(rows[: readers.NEWEST])
-        request._ravi_newest = found  # type: ignore[attr-defined]
-    return found
+        newest = list(rows[: readers.NEWEST])
+        request._ravi_newest = newest  # type: ignore[attr-defined]
+    return newest
 
 
 MOST_COUNTED = 100  # counted up to here
@@ -198,19 +198,19 @@ def figures_view(request: HttpRequest, model_admin: Any) -> HttpResponse:
         raise PermissionDenied
     chosen = request.GET.get("days", DEFAULT_SPAN)
     days = chosen if chosen in SPANS else DEFAULT_SPAN
-    found = figures.figures(timezone.now() - timedelta(days=int(days)), figures.tenants_for(request.user))
+    groups = figures.figures(timezone.now() - timedelta(days=int(days)), figures.tenants_for(request.user))
     context = {
         **model_admin.admin_site.each_context(request),
         "title": gettext("Response times"),
         "opts": model_admin.opts,
         "media": model_admin.media,
         "spans": [(value, label, value == days) for value, label in SPANS.items()],
-        "rows": [_figures_row(one) for one in found],
-        "open": sum(one.open for one in found),
-        "answered": sum(one.answered for one in found),
-        "expired": sum(one.expired for one in found),
-        "oldest": _span(max((one.oldest_open_s for one in found if one.oldest_open_s is not None), default=None)),
-        "cut": len(found) >= figures.GROUPS,
+        "rows": [_figures_row(one) for one in groups],
+        "open": sum(one.open for one in groups),
+        "answered": sum(one.answered for one in groups),
+        "expired": sum(one.expired for one in groups),
+        "oldest": _span(max((one.oldest_open_s for one in groups if one.oldest_open_s is not None), default=None)),
+        "cut": len(groups) >= figures.GROUPS,
     }
     request.current_app = model_admin.admin_site.name  # type: ignore[attr-defined]
     return TemplateResponse(request, "ravi/admin/figures.html", context)
@@ -219,8 +219,8 @@ def figures_view(request: HttpRequest, model_admin: Any) -> HttpResponse:
 def _figures_row(one: Figures) -> dict[str, Any]:
     return {
         "figures": one,
-        "about": show.word(one.tool) if one.tool in HumanRequest.Kind.values else one.tool,
-        "denied": show.NONE if one.denied_share is None else f"{one.denied_share:.0%}",
+        "about": formats.word(one.tool) if one.tool in HumanRequest.Kind.values else one.tool,
+        "denied": formats.NONE if one.denied_share is None else f"{one.denied_share:.0%}",
         "p50": _span(one.answer_s_p50),
         "p95": _span(one.answer_s_p95),
         "longest": _span(one.answer_s_max),
@@ -229,7 +229,7 @@ def _figures_row(one: Figures) -> dict[str, Any]:
 
 
 def _span(seconds: float | None) -> str:
-    return show.NONE if seconds is None else show.duration(timedelta(seconds=seconds))
+    return formats.NONE if seconds is None else formats.duration(timedelta(seconds=seconds))
 
 
 @admin.register(HumanRequest)
@@ -273,52 +273,52 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[HumanRequest]:
         ordered: QuerySet[HumanRequest] = readers.readable(request).order_by(*self.get_ordering(request))
-        words = first_words(Coalesce(OuterRef("run__root_id"), OuterRef("run_id")))
-        return ordered.select_related("run", "owner", "answered_by").annotate(first_words=words)
+        text = first_words(Coalesce(OuterRef("run__root_id"), OuterRef("run_id")))
+        return ordered.select_related("run", "owner", "answered_by").annotate(first_words=text)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         waiting = pending(request)
-        words = gettext("%(count)s to answer") % {"count": count_text(waiting)}
-        words = words if waiting else gettext("No requests are waiting for you")
-        context = {"title": gettext("Approvals & questions"), "subtitle": words, "shown_at": timezone.now().isoformat()}
+        text = gettext("%(count)s to answer") % {"count": count_text(waiting)}
+        text = text if waiting else gettext("No requests are waiting for you")
+        context = {"title": gettext("Approvals & questions"), "subtitle": text, "shown_at": timezone.now().isoformat()}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def links(self, request: HttpRequest) -> list[tuple[Any, str]]:
         figures = reverse("admin:ravi_humanrequest_figures", current_app=self.admin_site.name)
-        mine = [(gettext("Response times"), figures)] if readers.reads_all(request) else []
-        return [*mine, *super().links(request)]
+        pages = [(gettext("Response times"), figures)] if readers.reads_all(request) else []
+        return [*pages, *super().links(request)]
 
     @admin.display(description=_("request"))
     def asked(self, row: HumanRequest) -> SafeString:
-        tool = format_html(" <code>{}</code>", show.visible(row.tool)) if row.tool else ""
+        tool = format_html(" <code>{}</code>", formats.visible(row.tool)) if row.tool else ""
         of_risk = '<span class="ravi-kind ravi-risk-{}">{}</span> '
-        risk = format_html(of_risk, row.risk, show.word(row.risk)) if row.risk else ""
+        risk = format_html(of_risk, row.risk, formats.word(row.risk)) if row.risk else ""
         return format_html(
             '<span class="ravi-kind">{}</span>{} <span class="ravi-asked">{}</span>'
             '<br><span class="ravi-quiet">{}{}{}</span>',
-            show.word(row.kind),
+            formats.word(row.kind),
             tool,
             one_line(row),
             risk,
             gettext("%(agent)s, for %(owner)s")
-            % {"agent": row.run.agent, "owner": show.visible(str(row.owner or gettext("the system")))},
-            format_html(": “{}”", show.snippet(row.first_words)) if row.first_words else "",  # type: ignore[attr-defined]
+            % {"agent": row.run.agent, "owner": formats.visible(str(row.owner or gettext("the system")))},
+            format_html(": “{}”", formats.snippet(row.first_words)) if row.first_words else "",  # type: ignore[attr-defined]
         )
 
     @admin.display(description=_("assigned to, next step"))
     def asked_of(self, row: HumanRequest) -> SafeString:
         if row.status == HumanRequest.Status.PENDING:
             return format_html('{}<br><span class="ravi-quiet">{}</span>', who(row), next_of(row))
-        return format_html("{} {}", show.status(row.status), answered_by(row) or "")
+        return format_html("{} {}", formats.status(row.status), answered_by(row) or "")
 
     @admin.display(description=_("age"), ordering="id")
     def age(self, row: HumanRequest) -> SafeString:
-        since = show.duration(timezone.now() - row.created_at)
-        return format_html('<span title="{}">{}</span>', show.moment(row.created_at), since)
+        since = formats.duration(timezone.now() - row.created_at)
+        return format_html('<span title="{}">{}</span>', formats.moment(row.created_at), since)
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
-        words = Q(text__icontains=term) | Q(tool__icontains=term)
-        return words | Q(owner__in=users_named(term)) | id_begins(term, "id", "run_id", "run__root_id")
+        matches = Q(text__icontains=term) | Q(tool__icontains=term)
+        return matches | Q(owner__in=users_named(term)) | id_begins(term, "id", "run_id", "run__root_id")
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(lambda request: figures_view(request, self))

@@ -22,11 +22,11 @@ Requests = QuerySet[HumanRequest]
 
 def answerable(request: HttpRequest) -> Requests:
     """Requests of any status."""
-    found: Requests | None = getattr(request, "_ravi_answerable", None)
-    if found is None:
-        found = rights.answerable_as_read(request.user)
-        request._ravi_answerable = found  # type: ignore[attr-defined]
-    return found.all()
+    requests: Requests | None = getattr(request, "_ravi_answerable", None)
+    if requests is None:
+        requests = rights.answerable_as_read(request.user)
+        request._ravi_answerable = requests  # type: ignore[attr-defined]
+    return requests.all()
 
 
 def readable(request: HttpRequest) -> Requests:
@@ -50,31 +50,33 @@ def _open(request: HttpRequest) -> Requests:
 
 def mine_among(request: HttpRequest, rows: Requests) -> Any:
     """The ids of the rows that the user may answer; with RAVI["MAY_ANSWER"], only of the newest ones."""
-    mine = _open(request)
+    answerable_rows = _open(request)
     if conf.MAY_ANSWER is None:
-        return mine.values("pk")
-    newest = rows.filter(pk__in=mine.values("pk")).select_related("run").order_by("-id")[:NEWEST]
+        return answerable_rows.values("pk")
+    newest = rows.filter(pk__in=answerable_rows.values("pk")).select_related("run").order_by("-id")[:NEWEST]
     return rights.open_among(request.user, list(newest))
 
 
 def glance(request: HttpRequest) -> list[dict[str, Any]]:
     """`tool`, `run__agent` and `mine` (the user may answer it) of the newest pending requests, `mine` first. One query
     for the counts and filters of a page. RAVI["MAY_ANSWER"] is called for each that might be `mine`."""
-    found: list[dict[str, Any]] | None = getattr(request, "_ravi_glance", None)
-    if found is None:
+    newest: list[dict[str, Any]] | None = getattr(request, "_ravi_glance", None)
+    if newest is None:
         pending = readable(request).filter(status=HumanRequest.Status.PENDING)
-        mine = Exists(_open(request).filter(pk=OuterRef("pk")))
-        rows: Any = pending.annotate(mine=mine).order_by("-mine", "-id").values("pk", "tool", "run__agent", "mine")
-        found = list(rows[:NEWEST])
+        may_answer = Exists(_open(request).filter(pk=OuterRef("pk")))
+        rows: Any = (
+            pending.annotate(mine=may_answer).order_by("-mine", "-id").values("pk", "tool", "run__agent", "mine")
+        )
+        newest = list(rows[:NEWEST])
         if conf.MAY_ANSWER is not None:
-            _ask_hook(request, found)
-        request._ravi_glance = found  # type: ignore[attr-defined]
-    return found
+            _ask_hook(request, newest)
+        request._ravi_glance = newest  # type: ignore[attr-defined]
+    return newest
 
 
 def _ask_hook(request: HttpRequest, rows: list[dict[str, Any]]) -> None:
-    mine = [row["pk"] for row in rows if row["mine"]]
-    asked = list(HumanRequest.objects.filter(pk__in=mine).select_related("run")) if mine else []
+    answerable_ids = [row["pk"] for row in rows if row["mine"]]
+    asked = list(HumanRequest.objects.filter(pk__in=answerable_ids).select_related("run")) if answerable_ids else []
     open_ = rights.open_among(request.user, asked)
     for row in rows:
         row["mine"] = row["pk"] in open_

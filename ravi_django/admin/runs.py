@@ -22,7 +22,7 @@ from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins
 from ravi_django.kernel import ConflictError, KernelError
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Agent, JournalEntry, Run
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.pages.context import first_words
 from ravi_django.runtime.catalog.registry import known_addresses
 from ravi_django.runtime.journal.entries import internalize
@@ -91,21 +91,21 @@ class RunAdmin(RunPageAdmin):
 
     @admin.display(description=_("agent and run"))
     def run(self, run: Run) -> SafeString:
-        words = show.snippet(run.first_words or "")  # type: ignore[attr-defined]
-        return format_html('{} {}<span class="ravi-asked">{}</span>', run.agent, show.short_id(run.id), words)
+        text = formats.snippet(run.first_words or "")  # type: ignore[attr-defined]
+        return format_html('{} {}<span class="ravi-asked">{}</span>', run.agent, formats.short_id(run.id), text)
 
-    status_badge = column(_("status"), lambda run: show.status(run.status))
+    status_badge = column(_("status"), lambda run: formats.status(run.status))
 
     @admin.display(description=_("created, duration"))
     def created_and_duration(self, run: Run) -> SafeString:
-        took = show.between(run.started_at, run.finished_at or timezone.now())
+        took = formats.between(run.started_at, run.finished_at or timezone.now())
         if run.start_at is not None:
-            took = gettext("starts at %(time)s") % {"time": show.moment(run.start_at)}
-        return _two_lines(show.moment(run.created_at), took)
+            took = gettext("starts at %(time)s") % {"time": formats.moment(run.start_at)}
+        return _two_lines(formats.moment(run.created_at), took)
 
     @admin.display(description=_("tokens in → out, cost"))
     def tokens_and_cost(self, run: Run) -> SafeString:
-        return _two_lines(show.tokens(run.input_tokens, run.output_tokens), _cost(run))
+        return _two_lines(formats.tokens(run.input_tokens, run.output_tokens), _cost(run))
 
     def page_of(self, row: Run) -> str:
         return mail.path_to("run-page", id=row.pk)
@@ -126,11 +126,13 @@ class RunAdmin(RunPageAdmin):
             return
         done = sum(self._cancel(request, run) for run in queryset)
         if done:
-            words = ngettext("Cancellation requested: %(count)s run.", "Cancellation requested: %(count)s runs.", done)
-            self.message_user(request, words % {"count": done}, messages.SUCCESS)
+            message = ngettext(
+                "Cancellation requested: %(count)s run.", "Cancellation requested: %(count)s runs.", done
+            )
+            self.message_user(request, message % {"count": done}, messages.SUCCESS)
         if ended := len(queryset) - done:
-            words = ngettext("Already ended: %(count)s run.", "Already ended: %(count)s runs.", ended)
-            self.message_user(request, words % {"count": ended}, messages.WARNING)
+            message = ngettext("Already ended: %(count)s run.", "Already ended: %(count)s runs.", ended)
+            self.message_user(request, message % {"count": ended}, messages.WARNING)
 
     @admin.action(description=_("Retry selected failed and blocked runs"), permissions=["cancel"])
     def retry_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
@@ -145,8 +147,8 @@ class RunAdmin(RunPageAdmin):
             self.log_change(request, run, "Retried.")
             done += 1
         if done:
-            words = ngettext("Retried: %(count)s run.", "Retried: %(count)s runs.", done)
-            self.message_user(request, words % {"count": done}, messages.SUCCESS)
+            message = ngettext("Retried: %(count)s run.", "Retried: %(count)s runs.", done)
+            self.message_user(request, message % {"count": done}, messages.SUCCESS)
         for refusal in refusals[:MESSAGES]:
             self.message_user(request, refusal, messages.ERROR)
 
@@ -160,14 +162,14 @@ class RunAdmin(RunPageAdmin):
 
 
 def _two_lines(first: str, second: str) -> SafeString:
-    lesser = "" if second == show.NONE else second
+    lesser = "" if second == formats.NONE else second
     return format_html('{}<br><span class="ravi-quiet">{}</span>', first, lesser)
 
 
 def _cost(run: Run) -> str:
     """Empty for a run that called no model."""
     called = run.input_tokens or run.output_tokens or run.cost_unknown
-    return show.money(run.cost, unknown=run.cost_unknown) if called else show.NONE
+    return formats.money(run.cost, unknown=run.cost_unknown) if called else formats.NONE
 
 
 @admin.register(JournalEntry)

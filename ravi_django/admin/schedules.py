@@ -23,7 +23,7 @@ from ravi_django.admin.delegations import UserNameField
 from ravi_django.admin.runs import AgentFilter
 from ravi_django.kernel import ForbiddenError, InvalidInputError, KernelError, NotFoundError, Priority
 from ravi_django.models import Schedule, ScheduleTick, Session
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.schedules import schedules, timetable
 from ravi_django.users import has
@@ -106,27 +106,27 @@ class ScheduleForm(OwnedForm):
 
     def clean(self) -> dict[str, Any]:
         """Before the constraints of the database, which name no field."""
-        given = super().clean() or {}
+        data = super().clean() or {}
         if self.errors:
-            return given
+            return data
         row = copy(self.instance)
-        for name, value in given.items():
+        for name, value in data.items():
             setattr(row, name, value)
         try:
             schedules.check(row)
             schedules.check_name(row)
         except (InvalidInputError, NotFoundError) as error:
-            self.add_error(error.field if error.field in self.fields else None, show.visible(str(error)))
+            self.add_error(error.field if error.field in self.fields else None, formats.visible(str(error)))
         else:
             self._check_rights(row)
-        return given
+        return data
 
     def _check_rights(self, row: Schedule) -> None:
         """Whether the owner may run the agent, which each tick checks again, and the user may choose the priority."""
         try:
             schedules.check_owner(row)
         except ForbiddenError as error:
-            self.add_error("agent", show.visible(str(error)))
+            self.add_error("agent", formats.visible(str(error)))
         if "priority" in self.changed_data:
             try:
                 access.check_priority(self.by, Priority[row.priority.upper()])
@@ -141,7 +141,7 @@ class ScheduleForm(OwnedForm):
 class ScheduleAdmin(OwnedAdmin):
     form = ScheduleForm
     change_form_template = "ravi/admin/schedule.html"
-    list_display = ["name", "agent", "rule", "next_run", "last_run", "whose", "enabled"]
+    list_display = ["name", "agent", "rule", "next_run", "last_run", "owner_text", "enabled"]
     list_filter = ["enabled", AgentFilter]
     search_fields = ["name", "agent"]
     ordering = ["name", "id"]
@@ -155,7 +155,7 @@ class ScheduleAdmin(OwnedAdmin):
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[str], dict[Any, int], set[str], list[str]]:
         """Its ticks are deleted too: they are counted, not listed."""
-        names = [gettext("Schedule: %(name)s") % {"name": show.visible(row.name)} for row in objs]
+        names = [gettext("Schedule: %(name)s") % {"name": formats.visible(row.name)} for row in objs]
         ticks = ScheduleTick.objects.filter(schedule__in=objs).count()
         refused = {gettext("schedule")} if any(not self.has_delete_permission(request, row) for row in objs) else set()
         return names, {gettext("schedules"): len(names), gettext("ticks"): ticks}, refused, []
@@ -180,8 +180,8 @@ class ScheduleAdmin(OwnedAdmin):
         context["previewing"] = getattr(form, "previewing", False)
         context["next_ticks"] = [] if row is None else preview_of(row)
         if obj is not None:
-            found = ScheduleTick.objects.filter(schedule=obj).select_related("run").order_by("-at")[:RECENT]
-            context["recent"] = [(tick, both_clocks(obj, tick.at), _outcome(tick.run, tick.error)) for tick in found]
+            ticks = ScheduleTick.objects.filter(schedule=obj).select_related("run").order_by("-at")[:RECENT]
+            context["recent"] = [(tick, both_clocks(obj, tick.at), _outcome(tick.run, tick.error)) for tick in ticks]
         return super().render_change_form(request, context, *args, obj=obj, **options)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------------------------------------- columns
@@ -193,26 +193,26 @@ class ScheduleAdmin(OwnedAdmin):
             last_status=Subquery(last.values("run__status")[:1]),
         )  # fmt: skip
 
-    whose = column(_("owner"), lambda row: str(row.owner or gettext("the system")))
+    owner_text = column(_("owner"), lambda row: str(row.owner or gettext("the system")))
 
     @admin.display(description=_("when"))
     def rule(self, row: Schedule) -> str:
         if row.every_s is not None:
-            return gettext("every %(time)s") % {"time": show.duration_s(row.every_s)}
-        return show.visible(f"{row.cron} {row.timezone}".strip())
+            return gettext("every %(time)s") % {"time": formats.duration_s(row.every_s)}
+        return formats.visible(f"{row.cron} {row.timezone}".strip())
 
     @admin.display(description=_("next run"))
     def next_run(self, row: Schedule) -> SafeString | str:
-        return _times(row, row.next_at) if row.enabled else show.NONE
+        return _times(row, row.next_at) if row.enabled else formats.NONE
 
     @admin.display(description=_("last run"))
     def last_run(self, row: Any) -> SafeString:
         """The last tick with a run, and a later tick without one."""
-        how = show.link_to("run", row.last_run_id, show.status(row.last_status)) if row.last_run_id else ""
+        how = formats.link_to("run", row.last_run_id, formats.status(row.last_status)) if row.last_run_id else ""
         ran = format_html("{}<br>{}", _times(row, row.ran_at), how)
         if not row.error and row.last_at == row.ran_at:
             return ran
-        fault = format_html('<span title="{}">{}</span>', show.snippet(row.error, 400), show.status("failed"))
+        fault = format_html('<span title="{}">{}</span>', formats.snippet(row.error, 400), formats.status("failed"))
         none = gettext("no run:")
         return format_html("{}<br>{} {} {}", ran, none, _times(row, row.last_at), fault if row.error else "")
 
@@ -220,7 +220,7 @@ class ScheduleAdmin(OwnedAdmin):
 
     @admin.action(description=_("Enable selected"), permissions=["change"])
     def enable(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
-        self._each(request, _own(request, queryset), lambda row: schedules.enable(row) and "Enabled.")
+        self._each(request, _changeable(request, queryset), lambda row: schedules.enable(row) and "Enabled.")
 
     @admin.action(description=_("Disable selected"), permissions=["change"])
     def disable(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
@@ -229,25 +229,25 @@ class ScheduleAdmin(OwnedAdmin):
     @admin.action(description=_("Run now"), permissions=["change"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         if request.POST.get("select_across") == "1":
-            words = gettext("Run schedules one page at a time.")
-            self.message_user(request, words, messages.ERROR)
+            message = gettext("Run schedules one page at a time.")
+            self.message_user(request, message, messages.ERROR)
             return
-        self._each(request, _own(request, queryset), lambda row: f"Run now: {schedules.run_now(row).id}.")
+        self._each(request, _changeable(request, queryset), lambda row: f"Run now: {schedules.run_now(row).id}.")
 
     def _each(self, request: HttpRequest, rows: QuerySet[Schedule], act: Callable[[Schedule], Any]) -> None:
         done = 0
         for row in rows.select_related("owner", "session"):
             try:
-                words = act(row)
+                change = act(row)
             except KernelError as error:
-                self.message_user(request, show.visible(f"{row}: {error}"), messages.ERROR)
+                self.message_user(request, formats.visible(f"{row}: {error}"), messages.ERROR)
                 continue
-            self.log_change(request, row, words)
+            self.log_change(request, row, change)
             done += 1
-            if words.startswith("Run"):
-                run_id = words.removeprefix("Run now: ").removesuffix(".")
-                link = show.link_to("run", run_id, gettext("a run was submitted"))
-                self.message_user(request, format_html("{}: {}", show.visible(row.name), link), messages.SUCCESS)
+            if change.startswith("Run"):
+                run_id = change.removeprefix("Run now: ").removesuffix(".")
+                link = formats.link_to("run", run_id, gettext("a run was submitted"))
+                self.message_user(request, format_html("{}: {}", formats.visible(row.name), link), messages.SUCCESS)
         left = len(request.POST.getlist("_selected_action")) - done
         if left > 0:
             self.message_user(request, gettext("Unchanged: %(count)s.") % {"count": left}, messages.WARNING)
@@ -255,21 +255,21 @@ class ScheduleAdmin(OwnedAdmin):
             self.message_user(request, gettext("Done: %(count)s.") % {"count": done}, messages.SUCCESS)
 
 
-def _own(request: HttpRequest, rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
+def _changeable(request: HttpRequest, rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
     return rows if has(request.user, "is_superuser") else rows.filter(owner=request.user.pk)
 
 
 def _times(row: Schedule, at: Any) -> SafeString | str:
-    shown = both_clocks(row, at)
-    if not shown["own"]:
-        return shown["site"]
-    return format_html('{}<br><span class="ravi-quiet">{}</span>', shown["site"], shown["own"])
+    times = both_clocks(row, at)
+    if not times["own"]:
+        return times["site"]
+    return format_html('{}<br><span class="ravi-quiet">{}</span>', times["site"], times["own"])
 
 
 def _outcome(run: Any, error: str) -> SafeString | str:
     if run is not None:
-        return show.link_to("run", run.pk, show.status(run.status))
-    return show.visible(error) or show.NONE
+        return formats.link_to("run", run.pk, formats.status(run.status))
+    return formats.visible(error) or formats.NONE
 
 
 def preview_of(row: Schedule) -> list[dict[str, str]]:
@@ -282,11 +282,11 @@ def preview_of(row: Schedule) -> list[dict[str, str]]:
 
 def both_clocks(row: Schedule, at: datetime | None) -> dict[str, str]:
     """`site`, and `own` if the schedule has a time zone of its own."""
-    shown = {"site": show.moment(at), "own": ""}
+    times = {"site": formats.moment(at), "own": ""}
     if at is not None and row.cron and row.timezone:
         try:
-            own = clock.written(at, timetable.zone_of(row.timezone))
+            local = clock.written(at, timetable.zone_of(row.timezone))
         except InvalidInputError:
-            return shown
-        shown["own"] = f"{own} {show.visible(row.timezone)}"
-    return shown
+            return times
+        times["own"] = f"{local} {formats.visible(row.timezone)}"
+    return times

@@ -12,7 +12,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.base import InspectAdmin, column, id_begins, page_of, users_named
 from ravi_django.models import BoardTask, Feedback, Run, Session, Turn
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.teams import board
 
 TURNS = 100  # a page
@@ -31,10 +31,10 @@ class SessionAdmin(InspectAdmin):
     search_fields = ["id"]  # see condition_of
     search_help_text = _("Search session ids (or their first characters), owners, names, and titles.")
 
-    short_id = column(_("session"), lambda session: show.short_id(session.id))
-    shown_title = column(_("title"), lambda session: session.title or show.NONE)
-    created = column(_("created"), lambda session: show.moment(session.created_at))
-    updated = column(_("last agent"), lambda session: show.moment(session.updated_at))
+    short_id = column(_("session"), lambda session: formats.short_id(session.id))
+    shown_title = column(_("title"), lambda session: session.title or formats.NONE)
+    created = column(_("created"), lambda session: formats.moment(session.created_at))
+    updated = column(_("last agent"), lambda session: formats.moment(session.updated_at))
     turns = column(_("turns"), lambda session: session.next_position)  # positions have no gaps
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
@@ -50,9 +50,11 @@ class SessionAdmin(InspectAdmin):
             "title": session.title or gettext("Conversation"),
             "session": session,
             "page": page,
-            "turns": [(turn, show.blocks(turn.blocks, 20_000)) for turn in turns],
-            "tasks": [(task, show.status(task.status)) for task in tasks],
-            "runs": [(run, show.status(run.status)) for run in runs.only("id", "agent", "status", "created_at")[:RUNS]],
+            "turns": [(turn, formats.blocks(turn.blocks, 20_000)) for turn in turns],
+            "tasks": [(task, formats.status(task.status)) for task in tasks],
+            "runs": [
+                (run, formats.status(run.status)) for run in runs.only("id", "agent", "status", "created_at")[:RUNS]
+            ],
         }
 
 
@@ -71,9 +73,9 @@ class BoardTaskAdmin(InspectAdmin):
     search_help_text = _("Search titles, agent addresses, and session ids (or their first characters).")
 
     task = column(_("task"), lambda task: format_html("{}. {}", task.number, task.title))
-    status_badge = column(_("status"), lambda task: show.status(task.status))
-    conversation = column(_("conversation"), lambda task: show.link_to("session", task.session_id, task.session))
-    updated = column(_("changed"), lambda task: show.moment(task.updated_at))
+    status_badge = column(_("status"), lambda task: formats.status(task.status))
+    conversation = column(_("conversation"), lambda task: formats.link_to("session", task.session_id, task.session))
+    updated = column(_("changed"), lambda task: formats.moment(task.updated_at))
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         return id_begins(term, "session_id") or Q(title__icontains=term) | Q(agent=term)
@@ -82,13 +84,13 @@ class BoardTaskAdmin(InspectAdmin):
 @admin.register(Feedback)
 class FeedbackAdmin(InspectAdmin):
     tenant = "run__tenant"
-    list_display = ["when", "score", "said", "agent", "user", "run_link"]
+    list_display = ["when", "score", "comment", "agent", "user", "run_link"]
     list_filter = ["score"]
     list_select_related = ["run", "user"]
     ordering = ["-id"]
     readonly_fields = [*list_display]  # type: ignore[list-item]
     fields = readonly_fields  # type: ignore[assignment]
-    when = column(_("when"), lambda row: show.moment(row.created_at))
-    said = column(_("text"), lambda row: show.visible(row.text) or show.NONE)
+    when = column(_("when"), lambda row: formats.moment(row.created_at))
+    comment = column(_("text"), lambda row: formats.visible(row.text) or formats.NONE)
     agent = column(_("agent"), lambda row: row.run.agent)
-    run_link = column(_("run"), lambda row: show.link_to("run", row.run_id, show.short_id(row.run_id)))
+    run_link = column(_("run"), lambda row: formats.link_to("run", row.run_id, formats.short_id(row.run_id)))

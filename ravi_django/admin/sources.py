@@ -29,7 +29,7 @@ from ravi_django.admin.base import SUPERUSERS, InspectAdmin, OwnedAdmin, OwnedFo
 from ravi_django.admin.delegations import UserNameField
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import Source, SourceItem
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.runs import background
 from ravi_django.runtime.schedules import schedules
 from ravi_django.runtime.sources import adding, webhooks
@@ -45,7 +45,7 @@ OPTIONS = _(
     'Webhook: {"id", "title", "text", "url": paths}. Do not enter keys '
     "or passwords."
 )
-SHOWN = ["hook", "secret_state", "shown_error", "checked_at", "next_poll", "failures", "moved_from", "shown_home"]
+STATUS = ["hook", "secret_state", "shown_error", "checked_at", "next_poll", "failures", "moved_from", "shown_home"]
 POLL_AGAIN = {"location", "kind", "options", "agent", "enabled", "owner"}  # a change of these polls at once
 
 
@@ -63,8 +63,8 @@ class SourceForm(OwnedForm):
             "options": code_area(6),
         }
 
-    def __init__(self, *args: Any, **given: Any) -> None:
-        super().__init__(*args, **given)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._written = adding.written(self.instance.options)
         if isinstance(self.instance.options, dict):
             self.initial["options"] = adding.typed(self.instance.options)
@@ -73,10 +73,10 @@ class SourceForm(OwnedForm):
 
     def clean_options(self) -> dict[str, Any]:
         """The typed options, and those that the poller has written."""
-        given = self.cleaned_data["options"] or {}
-        if not isinstance(given, dict):
+        typed = self.cleaned_data["options"] or {}
+        if not isinstance(typed, dict):
             raise forms.ValidationError(gettext('Enter a JSON object like {"edits": true}.'))
-        return {**adding.typed(given), **self._written}
+        return {**adding.typed(typed), **self._written}
 
     def _post_clean(self) -> None:
         super()._post_clean()  # type: ignore[misc]
@@ -88,7 +88,7 @@ class SourceForm(OwnedForm):
             try:
                 schedules.check_owner(self.instance)
             except ForbiddenError as error:
-                self.add_error("agent", show.visible(str(error)))
+                self.add_error("agent", formats.visible(str(error)))
 
 
 @admin.register(Source)
@@ -117,10 +117,10 @@ class SourceAdmin(OwnedAdmin):
         chosen = [name for name in FIELDS if name not in hidden]
         if obj is not None and not self.has_change_permission(request, obj):
             chosen = [name for name in FIELDS if name != "options"] + ["shown_options"]
-        return [(None, {"fields": chosen}), *([(_("State"), {"fields": SHOWN})] if obj is not None else [])]
+        return [(None, {"fields": chosen}), *([(_("State"), {"fields": STATUS})] if obj is not None else [])]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Source | None = None) -> list[str]:
-        return [] if obj is None else ["kind", *SHOWN, "shown_options"]
+        return [] if obj is None else ["kind", *STATUS, "shown_options"]
 
     def save_model(self, request: HttpRequest, obj: Source, form: Any, change: bool) -> None:
         """Save only the typed fields: a poll may be writing the rest of the row now."""
@@ -129,14 +129,14 @@ class SourceAdmin(OwnedAdmin):
             return
         changed = set(form.changed_data)
         row = Source.objects.select_for_update(no_key=True, of=("self",)).get(pk=obj.pk)
-        kept = adding.written(row.options)
+        written = adding.written(row.options)
         fields = {name for name in form.cleaned_data if name in FIELDS}
         if "location" in changed:
             obj.etag = obj.modified = ""
             obj.polling_until = None  # so that a poll of the old location, which is running, writes nothing
             fields |= {"etag", "modified", "polling_until"}
-            kept = {name: value for name, value in kept.items() if name not in (STATE, MOVED)}
-        obj.options = {**adding.typed(obj.options), **kept}
+            written = {name: value for name, value in written.items() if name not in (STATE, MOVED)}
+        obj.options = {**adding.typed(obj.options), **written}
         if changed & POLL_AGAIN:
             obj.next_at, obj.failures, obj.error = None, 0, ""
             fields |= {"next_at", "failures", "error"}
@@ -175,7 +175,7 @@ class SourceAdmin(OwnedAdmin):
             source.refresh_from_db()
         context = {
             **self.admin_site.each_context(request),
-            "title": gettext("Secret of %(name)s") % {"name": show.visible(source.name)},
+            "title": gettext("Secret of %(name)s") % {"name": formats.visible(source.name)},
             "opts": self.opts,
             "original": source,
             "address": request.build_absolute_uri(webhooks.path_of(source)),
@@ -186,13 +186,13 @@ class SourceAdmin(OwnedAdmin):
 
     @admin.action(description=_("Poll selected sources now"), permissions=["change"])
     def poll_now(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
-        mine, others = self._mine(request, queryset)
-        due = [row for row in mine if row.enabled and row.kind in adding.POLLED]
+        rows, others = self._changeable(request, queryset)
+        due = [row for row in rows if row.enabled and row.kind in adding.POLLED]
         Source.objects.filter(pk__in=[row.pk for row in due]).update(next_at=None)
         background.hint_on_commit("ravi.poll_sources")
         why = gettext("%(count)s unchanged: disabled, not polled, or owned by others.")
         self._report(
-            request, due, len(mine) - len(due) + others, "Polling requested.", gettext("%(count)s to be polled."), why
+            request, due, len(rows) - len(due) + others, "Polling requested.", gettext("%(count)s to be polled."), why
         )
 
     @admin.action(description=_("Enable selected sources"), permissions=["change"])
@@ -204,52 +204,52 @@ class SourceAdmin(OwnedAdmin):
         self._switch(request, queryset, False)
 
     def _switch(self, request: HttpRequest, queryset: QuerySet[Source], enabled: bool) -> None:
-        mine, others = self._mine(request, queryset)
-        rows = [row for row in mine if row.enabled is not enabled]
+        changeable, others = self._changeable(request, queryset)
+        rows = [row for row in changeable if row.enabled is not enabled]
         reset = {"next_at": None, "failures": 0, "error": ""} if enabled else {}
         Source.objects.filter(pk__in=[row.pk for row in rows]).update(enabled=enabled, **reset)
         why = gettext("%(count)s unchanged: already so, or owned by others.")
-        words = gettext("%(count)s enabled.") if enabled else gettext("%(count)s disabled.")
+        message = gettext("%(count)s enabled.") if enabled else gettext("%(count)s disabled.")
         done = "Enabled." if enabled else "Disabled."
-        self._report(request, rows, len(mine) - len(rows) + others, done, words, why)
+        self._report(request, rows, len(changeable) - len(rows) + others, done, message, why)
 
-    def _mine(self, request: HttpRequest, queryset: QuerySet[Source]) -> tuple[list[Source], int]:
+    def _changeable(self, request: HttpRequest, queryset: QuerySet[Source]) -> tuple[list[Source], int]:
         rows = list(queryset.select_related("owner"))
-        mine = [row for row in rows if self.has_change_permission(request, row)]
-        return mine, len(rows) - len(mine)
+        changeable = [row for row in rows if self.has_change_permission(request, row)]
+        return changeable, len(rows) - len(changeable)
 
-    def _report(self, request: HttpRequest, rows: list[Source], left: int, done: str, words: str, why: str) -> None:
-        """`done` goes into the rows' history; the user reads `words` and `why`."""
+    def _report(self, request: HttpRequest, rows: list[Source], left: int, done: str, message: str, why: str) -> None:
+        """`done` goes into the rows' history; the user reads `message` and `why`."""
         for row in rows:
             self.log_change(request, row, done)
-        words = words % {"count": len(rows)} + (" " + why % {"count": left} if left else "")
-        self.message_user(request, words, messages.SUCCESS if rows else messages.WARNING)
+        message = message % {"count": len(rows)} + (" " + why % {"count": left} if left else "")
+        self.message_user(request, message, messages.SUCCESS if rows else messages.WARNING)
 
     @admin.display(description=_("state"))
     def state(self, source: Source) -> SafeString | str:
         if not source.enabled:
             return gettext("off")
         if source.error:
-            status = show.status("failed" if source.failures else "late")
-            whole, brief = show.visible(source.error), show.snippet(source.error, 60)
+            status = formats.status("failed" if source.failures else "late")
+            whole, brief = formats.visible(source.error), formats.snippet(source.error, 60)
             return format_html('{} <span title="{}">{}</span>', status, whole, brief)
         return gettext("ok") if source.checked_at else gettext("new")
 
     @admin.display(description=_("next poll"))
     def next_poll(self, source: Source) -> str:
         if not source.enabled or source.kind not in adding.POLLED:
-            return show.NONE
-        return show.moment(source.next_at) if source.next_at else gettext("immediately")
+            return formats.NONE
+        return formats.moment(source.next_at) if source.next_at else gettext("immediately")
 
     @admin.display(description=_("webhook URL"))
     def hook(self, source: Source) -> SafeString | str:
-        place = webhooks.path_of(source) if source.kind == Source.Kind.WEBHOOK else ""
-        return format_html("<code>{}</code>", place) if place else show.NONE
+        address = webhooks.path_of(source) if source.kind == Source.Kind.WEBHOOK else ""
+        return format_html("<code>{}</code>", address) if address else formats.NONE
 
     @admin.display(description=_("secret"))
     def secret_state(self, source: Source) -> SafeString | str:
         if source.kind != Source.Kind.WEBHOOK:
-            return show.NONE
+            return formats.NONE
         known = (gettext("none: posts are rejected"), pgettext("a secret", "one"), gettext("two, the old and the new"))
         address = reverse("admin:ravi_source_secret", args=[source.pk])
         link = gettext("create or revoke a secret")
@@ -257,20 +257,21 @@ class SourceAdmin(OwnedAdmin):
 
     @admin.display(description=_("error"))
     def shown_error(self, source: Source) -> SafeString | str:
-        return format_html('<pre class="ravi-pre">{}</pre>', show.visible(source.error)) if source.error else show.NONE
+        error = formats.visible(source.error)
+        return format_html('<pre class="ravi-pre">{}</pre>', error) if error else formats.NONE
 
     @admin.display(description=_("options"))
     def shown_options(self, source: Source) -> SafeString:
-        shown = adding.typed(source.options)
-        return format_html('<pre class="ravi-pre">{}</pre>', (show.pretty(shown, None) or {"text": ""})["text"])
+        typed = adding.typed(source.options)
+        return format_html('<pre class="ravi-pre">{}</pre>', (formats.pretty(typed, None) or {"text": ""})["text"])
 
     @admin.display(description=_("moved from"))
     def moved_from(self, source: Source) -> str:
-        return show.visible(str(adding.written(source.options).get(MOVED) or "")) or show.NONE
+        return formats.visible(str(adding.written(source.options).get(MOVED) or "")) or formats.NONE
 
     @admin.display(description=_("conversation"))
     def shown_home(self, source: Source) -> SafeString | str:
-        return show.link_to("session", source.home_id, source.home_id) if source.home_id else show.NONE
+        return formats.link_to("session", source.home_id, source.home_id) if source.home_id else formats.NONE
 
 
 @admin.register(SourceItem)
@@ -285,15 +286,15 @@ class SourceItemAdmin(InspectAdmin):
     search_fields = ["title", "source__name"]
     goes_along = True  # with its source
     readonly_fields = [*list_display, "identity", "digest"]  # type: ignore[list-item]
-    shown_title = column(_("title"), lambda item: show.snippet(item.title) or item.identity[:12])
+    shown_title = column(_("title"), lambda item: formats.snippet(item.title) or item.identity[:12])
 
     @admin.display(description=_("address"))
     def address(self, item: SourceItem) -> SafeString | str:
         """The item chooses this text: it becomes a link only for http and https, and sends no referrer."""
         if not item.url.lower().startswith(("http://", "https://")):
-            return show.snippet(item.url) or show.NONE
+            return formats.snippet(item.url) or formats.NONE
         link = '<a href="{}" rel="noopener noreferrer nofollow" target="_blank">{}</a>'
-        return format_html(link, item.url, show.snippet(item.url, 80))
+        return format_html(link, item.url, formats.snippet(item.url, 80))
 
 
 def _valid(source: Source) -> int:

@@ -32,7 +32,7 @@ class AgentViewSet(ApiViewSet):
     def list(self, request: Any) -> Response:
         """The agents that the user may run, by address."""
         rows = access.agents_seen(request.user)
-        return self.page(list(rows), lambda names: [_described(name, rows[name]) for name in names])
+        return self.page(list(rows), lambda names: [_fields_of(name, rows[name]) for name in names])
 
     @documented("agents_read", ok={200: shapes.AgentSerializer}, errors=[404])
     def retrieve(self, request: Any, type: str, key: str, namespace: str = "") -> Response:
@@ -45,23 +45,23 @@ class AgentViewSet(ApiViewSet):
         row = Agent.objects.filter(address=address).first()
         if not access.allows("may_see_agent", request.user, row or Agent(address=address)):
             raise access.not_found(request.user, address)
-        return self.shown(_described(address, row))
+        return self.response_of(_fields_of(address, row))
 
 
 _ABSENT: dict[str, Any] = {"model": None, "tools": [], "result_schema": None, "welcome": "", "starter_prompts": []}
 
 
-def _described(address: str, row: Agent | None) -> dict[str, Any]:
+def _fields_of(address: str, row: Agent | None) -> dict[str, Any]:
     """The serializer shows a part of this: other keys of a spec and the instructions are not shown."""
-    place, spec = AgentId.parse(address), _of_code(address) if address in known_addresses() else _of_row(row)
+    agent_id, spec = AgentId.parse(address), _of_code(address) if address in known_addresses() else _of_row(row)
     return {
         **_ABSENT,
         **spec,
         "agent": address,
-        "type": place.type,
-        "key": place.key,
-        "namespace": place.namespace,
-        "name": (row and row.name) or spec.get("name") or place.key,
+        "type": agent_id.type,
+        "key": agent_id.key,
+        "namespace": agent_id.namespace,
+        "name": (row and row.name) or spec.get("name") or agent_id.key,
         "description": (row and row.description) or spec["description"],
     }
 

@@ -47,10 +47,10 @@ class AguiView(ExchangeView):
         first, reset = _without_reply(messages)
         if once and not sent.resume and exchanges.is_known(request.user, agent, once):
             messages = first
-        found = _answers(sent) if sent.resume else _read(request.data, messages)
+        message = _answers(sent) if sent.resume else _read(request.data, messages)
 
         def begin() -> Exchange:
-            exchange = exchanges.begin(request.user, agent, thread, found, idempotency_key=once)
+            exchange = exchanges.begin(request.user, agent, thread, message, idempotency_key=once)
             if exchange.is_repeat and reset and not exchanges.asked(exchange):
                 return replace(exchange, after=0)  # the snapshot removes the whole reply
             return exchange
@@ -71,10 +71,10 @@ def _input(body: dict[str, Any], messages: Any, first: int = 0) -> Any:
         return RunAgentInput.model_validate({**body, "messages": messages})
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place: list[Any] = [*fault["loc"]]
-        if place[0] == "messages" and len(place) > 1:
-            place[1] += first
-        raise InvalidInputError(fault["msg"], field=".".join(map(str, place))) from None
+        location: list[Any] = [*fault["loc"]]
+        if location[0] == "messages" and len(location) > 1:
+            location[1] += first
+        raise InvalidInputError(fault["msg"], field=".".join(map(str, location))) from None
 
 
 def _answers(sent: Any) -> Input:
@@ -89,7 +89,7 @@ def _read(body: dict[str, Any], messages: list[Any]) -> Input:
     new = exchanges.new(messages, lambda one: _role(one) in ("assistant", "reasoning"))
     first = new[0][0] if new else 0
     typed = enumerate(_input(body, [message for _, message in new], first).messages, first)
-    return exchanges.read((place, sent) for place, message in typed if (sent := _sent(message)) is not None)
+    return exchanges.read((index, sent) for index, message in typed if (sent := _sent(message)) is not None)
 
 
 def _role(message: Any) -> Any:
@@ -116,13 +116,13 @@ def _is_reply(message: Any) -> bool:
 
 def _newest(messages: list[Any]) -> list[Any]:
     """The newest messages, at most MAX_HISTORY and HISTORY_BYTES, as the client sent them."""
-    kept, room = [], HISTORY_BYTES
+    newest, room = [], HISTORY_BYTES
     for message in reversed(messages[-MAX_HISTORY:]):
         room -= len(to_json(message))
         if room < 0:
             break
-        kept.append(message)
-    return kept[::-1]
+        newest.append(message)
+    return newest[::-1]
 
 
 def _sent(message: Any) -> Sent | None:
@@ -202,14 +202,14 @@ class AguiFormat(Format):
             yield _event("TEXT_MESSAGE_CONTENT", messageId=piece.message, delta=piece.text)
 
     def _close(self) -> Iterator[bytes]:
-        said, self._open = self._open, None
-        if said is None:
+        message, self._open = self._open, None
+        if message is None:
             return
-        if said.is_reasoning:
-            yield _event("REASONING_MESSAGE_END", messageId=_reasoning(said))
-            yield _event("REASONING_END", messageId=_reasoning(said))
+        if message.is_reasoning:
+            yield _event("REASONING_MESSAGE_END", messageId=_reasoning(message))
+            yield _event("REASONING_END", messageId=_reasoning(message))
         else:
-            yield _event("TEXT_MESSAGE_END", messageId=said.message)
+            yield _event("TEXT_MESSAGE_END", messageId=message.message)
 
     def _state(self) -> bytes:
         snapshot = {"run": self._run, "session": self._session, "board": [*self._tasks.values()]}
@@ -249,8 +249,8 @@ def _event(kind: str, **fields: Any) -> bytes:
 
     global _adapter
     _adapter = _adapter or TypeAdapter(Event)
-    found: Any = _adapter.validate_python({"type": kind, **fields})
-    return b"data: %s\n\n" % found.model_dump_json(by_alias=True).encode()
+    event: Any = _adapter.validate_python({"type": kind, **fields})
+    return b"data: %s\n\n" % event.model_dump_json(by_alias=True).encode()
 
 
 _adapter: Any = None

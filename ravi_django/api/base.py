@@ -213,7 +213,7 @@ class ApiView(APIView):
         process_bytes.give_back(self._held)
         self._held = 0
 
-    def given(self, serializer: Any, body: Any = None) -> dict[str, Any]:
+    def validated(self, serializer: Any, body: Any = None) -> dict[str, Any]:
         """The validated body; null means absent."""
         context = {"user": self.request.user}
         read = serializer(data=self.request.data if body is None else body, context=context)
@@ -277,7 +277,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "user": self.request.user}
 
-    def shown(self, row: Any, status: int = 200) -> Response:
+    def response_of(self, row: Any, status: int = 200) -> Response:
         return Response(self.get_serializer(row).data, status=status)
 
     def page(self, rows: Any, prepare: Any = None, sizes: Any = None) -> Response:

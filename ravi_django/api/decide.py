@@ -27,10 +27,10 @@ from ravi_django.models import TERMINAL, HumanRequest
 from ravi_django.models.names import word
 from ravi_django.pages.context import cost_of, input_of, outcome_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at, pretty
-from ravi_django.pages.words import decision_of, end_of, name_of, next_step, title_of
+from ravi_django.pages.texts import decision_of, end_of, name_of, next_step, title_of
 from ravi_django.runtime.people import answers, mail, rights
 from ravi_django.runtime.people.top_ups import is_top_up
-from ravi_django.ui.access import login_url
+from ravi_django.ui.login import login_url
 
 NOT_YOURS = gettext_lazy(
     "There is nothing here for you. The link may be incomplete, or the request may be assigned to "
@@ -54,11 +54,11 @@ HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LinkState:
     """Whether the user may decide the request by this link now."""
 
     status: int  # of the page; 200: the user may decide, or the request is closed
-    words: str = ""  # why the user may not decide
+    reason: str = ""  # why the user may not decide
     is_open: bool = False
     is_shown: bool = True
 
@@ -90,7 +90,7 @@ class DecideView(View):
         check = _Csrf(_nothing)
         check.process_request(request)
         if check.process_view(request, _nothing, (), {}):
-            return _words(request, NOT_FROM_HERE, 403)
+            return _message_page(request, NOT_FROM_HERE, 403)
         return check.process_response(request, self._for_the_right_one(request, token))
 
     def _for_the_right_one(self, request: HttpRequest, token: str) -> HttpResponseBase:
@@ -101,18 +101,18 @@ class DecideView(View):
                 return redirect_to_login(request.get_full_path(), login_url())
             self.link = mail.find(token, user)
         except mail.ExpiredLinkError:
-            return _words(request, EXPIRED, 410)
+            return _message_page(request, EXPIRED, 410)
         except NotFoundError:
-            return _words(request, NOT_YOURS, 404)
+            return _message_page(request, NOT_YOURS, 404)
         return super().dispatch(request, token=token)
 
     def get(self, request: HttpRequest, token: str) -> HttpResponse:
         return self._page(request)
 
     def post(self, request: HttpRequest, token: str) -> HttpResponse:
-        standing = standing_of(self.link, request.user)
-        if not standing.is_open:
-            return self._page(request, status=409 if standing.status == 200 else standing.status)
+        state = link_state_of(self.link, request.user)
+        if not state.is_open:
+            return self._page(request, status=409 if state.status == 200 else state.status)
         form = DecisionForm(self.link.request, request.POST)
         try:
             if not self._decide(request, form):
@@ -129,10 +129,10 @@ class DecideView(View):
 
     def _decide(self, request: HttpRequest, form: DecisionForm) -> bool:
         """Record the answer. False: the form has errors."""
-        given = form.given()
-        if given is None:
+        decision = form.decision()
+        if decision is None:
             return False
-        answers.answer(self.link.request.id, by=request.user, **given)
+        answers.answer(self.link.request.id, by=request.user, **decision)
         return True
 
     def _page(
@@ -143,16 +143,16 @@ class DecideView(View):
         notice: str = "",
         status: int | None = None,
     ) -> HttpResponse:
-        asked, standing = self.link.request, standing_of(self.link, request.user)
-        if not standing.is_shown:
-            return _words(request, standing.words, status or standing.status)
+        asked, state = self.link.request, link_state_of(self.link, request.user)
+        if not state.is_shown:
+            return _message_page(request, state.reason, status or state.status)
         outcome = outcome_of(asked)
         context = {
             "title": title_of(asked),
             "asked": asked,
             "notice": notice,
-            "closed": standing.words,
-            "is_open": standing.is_open,
+            "closed": state.reason,
+            "is_open": state.is_open,
             "context": visible(str(asked.about.get("context") or "")),
             "arguments": None if asked.arguments is None else pretty(asked.arguments),
             "cost": cost_of(asked.run),
@@ -166,28 +166,28 @@ class DecideView(View):
             "errors": form is not None and form.errors,
             "is_top_up": is_top_up(asked),
         }
-        return _render(request, context, status or standing.status)
+        return _render(request, context, status or state.status)
 
 
-def standing_of(link: mail.Link, user: Any) -> Standing:
+def link_state_of(link: mail.Link, user: Any) -> LinkState:
     """By the same rule as the answer. A link is valid only at the escalation level that it was sent at."""
     asked = link.request
     try:
         rights.check(user, asked)
     except NotFoundError:
-        return Standing(403, _("This request is no longer assigned to you."), is_shown=False)
+        return LinkState(403, _("This request is no longer assigned to you."), is_shown=False)
     except ForbiddenError as error:
-        return Standing(403, str(error))
+        return LinkState(403, str(error))
     if asked.status != HumanRequest.Status.PENDING:
-        return Standing(200, _closed(asked, user))
+        return LinkState(200, _closed(asked, user))
     if asked.expires_at is not None and asked.expires_at <= timezone.now():
-        return Standing(200, _("The time to answer has expired."))
+        return LinkState(200, _("The time to answer has expired."))
     if asked.run.status in TERMINAL:
-        words = _("The run is already %(status)s. An answer would have no effect.")
-        return Standing(200, words % {"status": word(asked.run.status)})
+        reason = _("The run is already %(status)s. An answer would have no effect.")
+        return LinkState(200, reason % {"status": word(asked.run.status)})
     if link.level != asked.level:
-        return Standing(410, _("This request is now assigned to others. You can no longer decide with this link."))
-    return Standing(200, is_open=True)
+        return LinkState(410, _("This request is now assigned to others. You can no longer decide with this link."))
+    return LinkState(200, is_open=True)
 
 
 def _closed(asked: HumanRequest, user: Any) -> str:
@@ -199,8 +199,8 @@ def _closed(asked: HumanRequest, user: Any) -> str:
     return _("This request has been decided.")
 
 
-def _words(request: HttpRequest, words: Any, status: int) -> HttpResponse:
-    return _render(request, {"title": _("Link to a request"), "closed": words, "asked": None}, status)
+def _message_page(request: HttpRequest, message: Any, status: int) -> HttpResponse:
+    return _render(request, {"title": _("Link to a request"), "closed": message, "asked": None}, status)
 
 
 def _render(request: HttpRequest, context: dict[str, Any], status: int) -> HttpResponse:

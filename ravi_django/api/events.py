@@ -180,6 +180,6 @@ class TicketsView(ApiView):
     @documented("tickets_create", request=shapes.EmptySerializer, ok={201: shapes.TicketSerializer})
     def post(self, request: Any) -> Response:
         """Create a ticket, which opens one websocket, or the event stream of one run and that stream again."""
-        self.given(shapes.EmptySerializer)
+        self.validated(shapes.EmptySerializer)
         ticket, expires_at = issue_ticket(request.user, base.credential_of(request))
         return Response(shapes.TicketSerializer({"ticket": ticket, "expires_at": expires_at}).data, status=201)

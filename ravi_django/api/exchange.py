@@ -64,8 +64,8 @@ class ExchangeView(ApiView):
         return 10 * max_body()  # clients send their whole conversation
 
     def get_authenticators(self) -> list[Any]:
-        found = super().get_authenticators()
-        return [*found, *(_bearer(one) for one in found if isinstance(one, TokenAuthentication))]
+        authenticators = super().get_authenticators()
+        return [*authenticators, *(_bearer(one) for one in authenticators if isinstance(one, TokenAuthentication))]
 
     def handle_exception(self, exc: Exception) -> Any:
         response = super().handle_exception(exc)
@@ -84,13 +84,13 @@ class ExchangeView(ApiView):
         """`begin` submits. Raises NotAcceptable where streams are not possible: use what `instead` says."""
         is_asgi = streams_asgi(self.request, instead)
         self.forget_body()
-        place = limits.open_one(self.request.user, "streams")
+        slot = limits.open_one(self.request.user, "streams")
         try:
             exchange = self._exchange = begin()
             form = form_of(exchange)
-            opening = opening_of(self.request, exchange.run, place)
+            opening = opening_of(self.request, exchange.run, slot)
         except BaseException:
-            limits.close_one(place)
+            limits.close_one(slot)
             raise
         body = sse.relay(_events(exchange, form), opening, bytes, partial(_fault, exchange, form))
         return streaming(body if is_asgi else on_this_thread(body))
@@ -101,7 +101,7 @@ class ExchangeView(ApiView):
         people."""
         is_asgi = isinstance(self.request._request, ASGIRequest)
         self.forget_body()
-        place = limits.open_one(self.request.user, *(("streams",) if is_asgi else ("waits", WSGI_WAITS)))
+        slot = limits.open_one(self.request.user, *(("streams",) if is_asgi else ("waits", WSGI_WAITS)))
         try:
             with nullcontext() if is_asgi else limits.wsgi_wait():
                 exchange = self._exchange = begin()
@@ -109,7 +109,7 @@ class ExchangeView(ApiView):
                 close_connections()
                 return exchange, form if async_to_sync(_gather)(exchange, form, is_asgi=is_asgi) else None
         finally:
-            limits.close_one(place)
+            limits.close_one(slot)
 
     def forget_body(self) -> None:
         """A stream or a wait is long, and a parsed body takes several times its bytes."""
@@ -118,16 +118,16 @@ class ExchangeView(ApiView):
 
 
 def _bearer(authenticator: TokenAuthentication) -> TokenAuthentication:
-    found = type(authenticator)()
-    found.keyword = "Bearer"
-    return found
+    bearer = type(authenticator)()
+    bearer.keyword = "Bearer"
+    return bearer
 
 
 async def _events(exchange: Exchange, form: Format) -> AsyncGenerator[bytes]:
     for event in form.begin():
         yield event
-    async with aclosing(pieces(exchange)) as found:
-        async for piece in found:
+    async with aclosing(pieces(exchange)) as coming:
+        async for piece in coming:
             for event in form.add(piece):
                 yield event
 
@@ -148,8 +148,8 @@ async def _gather(exchange: Exchange, form: Format, *, is_asgi: bool) -> bool:
     try:
         async with (
             asyncio.timeout(within_s),
-            aclosing(pieces(exchange, LOOK_S)) as found,
-            aclosing(with_pauses(found, LOOK_S)) as coming,
+            aclosing(pieces(exchange, LOOK_S)) as source,
+            aclosing(with_pauses(source, LOOK_S)) as coming,
         ):
             async for piece in coming:
                 if piece is not None:

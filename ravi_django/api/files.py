@@ -68,8 +68,8 @@ class FileViewSet(ApiViewSet):
 
         Its type is found by the content. A file that no run refers to is deleted after a day.
         """
-        body = self.given(shapes.UploadSerializer)
-        return self.shown(files.upload(request.user, body["file"]), 201)
+        body = self.validated(shapes.UploadSerializer)
+        return self.response_of(files.upload(request.user, body["file"]), 201)
 
     @documented("files_read", ok={(200, "*/*"): OpenApiTypes.BINARY}, errors=[404], media_type="application/json")
     def retrieve(self, request: Any, id: UUID) -> HttpResponseBase:

@@ -97,16 +97,16 @@ class FollowViewSet(ApiViewSet):
         201 with the follow; 200 if it exists, updated with the given `every_s` and `metadata`. A published message is
         delivered to a run of the agent that waits for it, or starts a run.
         """
-        given = self.given(FollowRequestSerializer)
+        body = self.validated(FollowRequestSerializer)
         row, created = social_follows.add(
-            given["agent"],
-            given["topic"],
+            body["agent"],
+            body["topic"],
             user=request.user,
-            **_place(request.user, given.get("session")),
-            every_s=given.get("every_s"),
-            metadata=given.get("metadata"),
+            **_scope(request.user, body.get("session")),
+            every_s=body.get("every_s"),
+            metadata=body.get("metadata"),
         )
-        return self.shown(row, 201 if created else 200)
+        return self.response_of(row, 201 if created else 200)
 
     @documented("follows_delete_named", ok={204: None}, errors=[400, 403, 404, 413, 415], parameters=NAMED)
     def destroy_named(self, request: Any) -> Response:
@@ -115,16 +115,16 @@ class FollowViewSet(ApiViewSet):
         The query or a JSON body names the agent, the topic and, for a follow of one conversation, the session.
         Undelivered messages are dropped.
         """
-        named = self.given(FollowNameSerializer, request.data or request.query_params.dict())
-        place = _place(request.user, named.get("session"))
-        if not social_follows.unfollow(named["agent"], named["topic"], user=request.user, **place):
+        named = self.validated(FollowNameSerializer, request.data or request.query_params.dict())
+        scope = _scope(request.user, named.get("session"))
+        if not social_follows.unfollow(named["agent"], named["topic"], user=request.user, **scope):
             raise NotFound(f"{named['agent']} does not follow {named['topic']} for you")
         return Response(status=204)
 
     @documented("follows_read", ok={200: FollowSerializer}, errors=[404])
     def retrieve(self, request: Any, id: UUID) -> Response:
         """One follow."""
-        return self.shown(self.get_object())
+        return self.response_of(self.get_object())
 
     @documented("follows_delete", ok={204: None}, errors=[403, 404])
     def destroy(self, request: Any, id: UUID) -> Response:
@@ -147,33 +147,33 @@ class EmitView(ApiView):
         publishes nothing; 409 if that id has another message on this topic.
         """
         topic = _topic_at(f"{namespace}/{type}/{source}" if namespace else f"{type}/{source}")
-        given = self.given(EmitSerializer)
-        name = "text" if "text" in given else "data"
-        if ("text" in given) == ("data" in given):
+        body = self.validated(EmitSerializer)
+        name = "text" if "text" in body else "data"
+        if ("text" in body) == ("data" in body):
             raise InvalidInputError("send either text or data", field=name)
-        if name == "text" and not given["text"].strip():
+        if name == "text" and not body["text"].strip():
             raise InvalidInputError("text must not be empty", field="text")
-        tenant = _place(request.user, given.get("session"))["tenant"]
+        tenant = _scope(request.user, body.get("session"))["tenant"]
         access.check_emit(request.user, topic)
         try:
-            row = publications.emit(topic, given[name], user=request.user, tenant=tenant, id=given.get("id"))
+            row = publications.emit(topic, body[name], user=request.user, tenant=tenant, id=body.get("id"))
         except InvalidInputError as error:
             error.field = name if error.field == "data" else error.field
             raise
         return Response(EmittedSerializer(row).data, status=202)
 
 
-def _place(user: Any, session: UUID | str | None) -> dict[str, Any]:
+def _scope(user: Any, session: UUID | str | None) -> dict[str, Any]:
     """The tenant that `user` acts in, and the session. A superuser too must own the session: their messages are not for
     followers of another tenant. Raises SessionNotFoundError."""
     theirs = site_rules.own_tenants(user)
     only = site_rules.only_one(theirs)
     if session is None or isinstance(session, str):
         return {"tenant": only, "session": session}
-    found = Session.objects.filter(owner=user, id=session).first()
-    if found is None or not (found.tenant == "" or theirs is None or found.tenant in theirs):
+    row = Session.objects.filter(owner=user, id=session).first()
+    if row is None or not (row.tenant == "" or theirs is None or row.tenant in theirs):
         raise SessionNotFoundError(session)
-    return {"tenant": found.tenant or only, "session": found}
+    return {"tenant": row.tenant or only, "session": row}
 
 
 def _topic_at(path: str) -> TopicId:

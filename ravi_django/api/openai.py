@@ -59,8 +59,8 @@ class ModelsView(OpenAIView, ExchangeView):
     def get(self, request: Any) -> Response:
         """OpenAI's list of models: the agents that the user may run."""
         rows = access.agents_seen(request.user)
-        mine = [name for name in rows if access.allows("may_run", request.user, rows[name] or Agent(address=name))]
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": "ravi"} for name in mine]
+        addresses = [name for name in rows if access.allows("may_run", request.user, rows[name] or Agent(address=name))]
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "ravi"} for name in addresses]
         return Response({"object": "list", "data": data})
 
 
@@ -88,15 +88,15 @@ class ChatView(OpenAIView, ExchangeView):
         A request to the user is a tool call, which a tool message answers: `{"action": "approve"}`, or a text. 504
         after WAIT_S; the run goes on.
         """
-        given = self.given(ChatSerializer)
-        found = exchanges.read(_sent(given.pop("messages")))
-        metadata = dict(given.get("metadata", {}))
+        body = self.validated(ChatSerializer)
+        messages = exchanges.read(_sent(body.pop("messages")))
+        metadata = dict(body.get("metadata", {}))
         session = thread_of(metadata.pop("session", None), "metadata.session")
         options = {"metadata": metadata, "idempotency_key": self.key}
-        begin = partial(exchanges.begin, request.user, given["model"], session, found, **options)
-        counts = given.get("stream_options", {}).get("include_usage", False)
-        form_of = partial(ChatFormat, model=str(given["model"]), counts=counts)
-        if given.get("stream"):
+        begin = partial(exchanges.begin, request.user, body["model"], session, messages, **options)
+        counts = body.get("stream_options", {}).get("include_usage", False)
+        form_of = partial(ChatFormat, model=str(body["model"]), counts=counts)
+        if body.get("stream"):
             return self.stream(begin, form_of, INSTEAD)
         exchange, form = self.wait(begin, form_of)
         if form is None:
@@ -107,8 +107,8 @@ class ChatView(OpenAIView, ExchangeView):
 
 
 def _sent(messages: list[Any]) -> Iterator[tuple[int, Sent]]:
-    for place, message in exchanges.new(messages, _is_assistants):
-        yield place, Sent(str(message.get("role")), message.get("content"), str(message.get("tool_call_id", "")))
+    for index, message in exchanges.new(messages, _is_assistants):
+        yield index, Sent(str(message.get("role")), message.get("content"), str(message.get("tool_call_id", "")))
 
 
 def _is_assistants(message: Any) -> bool:
@@ -130,8 +130,8 @@ def failure(piece: Ended, run: Any) -> dict[str, Any] | None:
 
 def arguments_of(request: dict[str, Any]) -> str:
     """A request to a person, as the arguments of a tool call."""
-    shown = ("text", "context", "tool", "arguments", "choices", "free_text", "questions", "risk", "actions")
-    return to_json({name: request[name] for name in shown if request[name] not in (None, "")}).decode()
+    names = ("text", "context", "tool", "arguments", "choices", "free_text", "questions", "risk", "actions")
+    return to_json({name: request[name] for name in names if request[name] not in (None, "")}).decode()
 
 
 class ChatFormat(Format):

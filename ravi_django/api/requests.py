@@ -34,8 +34,8 @@ class RequestViewSet(ApiViewSet):
         rows = rights.visible(self.request.user).select_related("run", "answered_by")
         return rows.defer(*(f"run__{name}" for name in NOT_SHOWN))
 
-    def shown(self, row: HumanRequest, status: int = 200) -> Response:
-        return super().shown(marked([row], self.request.user)[0], status)
+    def response_of(self, row: HumanRequest, status: int = 200) -> Response:
+        return super().response_of(marked([row], self.request.user)[0], status)
 
     @documented("requests_list", ok={200: RequestSerializer(many=True)}, errors=[400, 403])
     def list(self, request: Any) -> Response:
@@ -49,7 +49,7 @@ class RequestViewSet(ApiViewSet):
     @documented("requests_read", ok={200: RequestDetailSerializer}, errors=[404])
     def retrieve(self, request: Any, id: UUID) -> Response:
         """One request."""
-        return self.shown(self.get_object())
+        return self.response_of(self.get_object())
 
     @documented("requests_answer", request=AnswerSerializer, ok={200: RequestDetailSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"])
@@ -60,8 +60,8 @@ class RequestViewSet(ApiViewSet):
         recorded under the authenticated user.
         """
         row = self.get_object()
-        answers.answer(row, by=request.user, **self.given(AnswerSerializer))
-        return self.shown(answers.find(row))
+        answers.answer(row, by=request.user, **self.validated(AnswerSerializer))
+        return self.response_of(answers.find(row))
 
     @documented("requests_reassign", request=ReassignSerializer, ok={200: RequestDetailSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"])
@@ -73,5 +73,5 @@ class RequestViewSet(ApiViewSet):
         user may no longer see it afterwards.
         """
         escalation.check(request.user, answers.find(id))  # before the body: its faults are for users who see the row
-        row = answers.reassign(id, by=request.user, **self.given(ReassignSerializer))
-        return self.shown(answers.find(row))
+        row = answers.reassign(id, by=request.user, **self.validated(ReassignSerializer))
+        return self.response_of(answers.find(row))

@@ -39,25 +39,25 @@ class ResponsesView(OpenAIView, ExchangeView):
         A request to the user is a function_call item, which a function_call_output item answers. 504 after
         WAIT_S; the run goes on.
         """
-        given = self.given(ResponsesSerializer)
-        found = exchanges.read(_sent_after(given.pop("input")), "input")
-        conversation = given.get("conversation")
+        body = self.validated(ResponsesSerializer)
+        messages = exchanges.read(_sent_after(body.pop("input")), "input")
+        conversation = body.get("conversation")
         if isinstance(conversation, dict):
             conversation = conversation.get("id")
         session = thread_of(conversation, "conversation")
-        metadata = given.get("metadata")
+        metadata = body.get("metadata")
         options = {"metadata": metadata, "idempotency_key": self.key}
-        begin = partial(exchanges.begin, request.user, given["model"], session, found, **options)
-        form_of = partial(ResponseFormat, model=str(given["model"]), metadata=metadata or {})
-        if given.get("stream"):
+        begin = partial(exchanges.begin, request.user, body["model"], session, messages, **options)
+        form_of = partial(ResponseFormat, model=str(body["model"]), metadata=metadata or {})
+        if body.get("stream"):
             return self.stream(begin, form_of, INSTEAD)
         exchange, form = self.wait(begin, form_of)
         return timed_out(exchange) if form is None else Response(form.body())
 
 
-def _sent_after(given: Any) -> Iterator[tuple[int, Sent]]:
-    items = given if isinstance(given, list) else [{"role": "user", "content": given}]
-    return ((place, _sent(item, place)) for place, item in exchanges.new(items, _is_assistants, "input"))
+def _sent_after(body_input: Any) -> Iterator[tuple[int, Sent]]:
+    items = body_input if isinstance(body_input, list) else [{"role": "user", "content": body_input}]
+    return ((index, _sent(item, index)) for index, item in exchanges.new(items, _is_assistants, "input"))
 
 
 def _is_assistants(item: Any) -> bool:
@@ -66,14 +66,14 @@ def _is_assistants(item: Any) -> bool:
     return item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant"
 
 
-def _sent(item: Any, place: int) -> Sent:
+def _sent(item: Any, index: int) -> Sent:
     match item:
         case {"type": "function_call_output", "call_id": str(call), "output": output}:
             return Sent("tool", output, call)
         case {"role": str(role), "content": content, **more} if more.get("type", "message") == "message":
             return Sent(role, content)
     text = "an item is a message, a function_call or a function_call_output"
-    raise InvalidInputError(text, field=f"input.{place}")
+    raise InvalidInputError(text, field=f"input.{index}")
 
 
 class ResponseFormat(Format):
@@ -155,9 +155,9 @@ class ResponseFormat(Format):
         item = {"id": f"fc_{request['id']}", "type": "function_call", "call_id": request["id"], "name": name}
         self._output.append({**item, "arguments": "", "status": "in_progress"})
         yield self._event("response.output_item.added", item=self._output[-1], **self._at())
-        place = {"item_id": item["id"], **self._at()}
-        yield self._event("response.function_call_arguments.delta", delta=arguments, **place)
-        yield self._event("response.function_call_arguments.done", arguments=arguments, name=name, **place)
+        position = {"item_id": item["id"], **self._at()}
+        yield self._event("response.function_call_arguments.delta", delta=arguments, **position)
+        yield self._event("response.function_call_arguments.done", arguments=arguments, name=name, **position)
         self._output[-1] = {**item, "arguments": arguments, "status": "completed"}
         yield self._event("response.output_item.done", item=self._output[-1], **self._at())
 

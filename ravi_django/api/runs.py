@@ -74,21 +74,21 @@ class RunTreeSerializer(RunRowSerializer):
     def to_representation(self, root: Any) -> dict[str, Any]:
         """Iterative, so that the depth has no limit."""
         rows = RunRowSerializer(root.members, many=True).data
-        shown = {row["id"]: {**row, "children": []} for row in rows}
-        for row in shown.values():
-            if row["parent"] in shown:
-                shown[row["parent"]]["children"].append(row)
+        nodes = {row["id"]: {**row, "children": []} for row in rows}
+        for row in nodes.values():
+            if row["parent"] in nodes:
+                nodes[row["parent"]]["children"].append(row)
         whole = SimpleNamespace(**asdict(accounts.TreeUsage.of(root.members)), budget=accounts.tree_account(root.id))
-        return {**shown[str(root.id)], "tree": TreeSummarySerializer(whole).data}
+        return {**nodes[str(root.id)], "tree": TreeSummarySerializer(whole).data}
 
 
 def tree_of(runs: Any, id: UUID) -> Run:
     """The root, with all of its tree as `members`, oldest first: one query from the root, two from a child."""
-    mine = RunRowSerializer.read(runs.order_by("id"))
-    rows = {row.id: row for row in mine.filter(Q(id=id) | Q(root_id=id))}
+    readable = RunRowSerializer.read(runs.order_by("id"))
+    rows = {row.id: row for row in readable.filter(Q(id=id) | Q(root_id=id))}
     if id in rows and rows[id].tree_id != id:
         id = rows[id].tree_id
-        rows = {row.id: row for row in mine.filter(Q(id=id) | Q(root_id=id))}
+        rows = {row.id: row for row in readable.filter(Q(id=id) | Q(root_id=id))}
     if id not in rows:
         raise NotFound(f"there is no run {id} of yours")
     root: Run = rows[id]
@@ -120,7 +120,7 @@ class RunViewSet(ApiViewSet):
         201 with the run; 200 with the first run if the idempotency key was used before with the same body, 409 if it
         was used with another one. Without a session a new one is created, as for a new name.
         """
-        return start(request.user, **self.given(shapes.RunRequestSerializer))
+        return start(request.user, **self.validated(shapes.RunRequestSerializer))
 
     @documented("runs_read", ok={200: shapes.RunDetailSerializer}, errors=[404])
     def retrieve(self, request: Any, id: UUID) -> Response:
@@ -160,11 +160,11 @@ class RunViewSet(ApiViewSet):
 
         A waiting run ends at once, a working one at its next step; 409 if it has ended.
         """
-        given = self.given(shapes.CancelSerializer)
+        body = self.validated(shapes.CancelSerializer)
         run = self.get_object()
-        cancel_for(request.user, run.id, given.get("reason", ""))
+        cancel_for(request.user, run.id, body.get("reason", ""))
         run.refresh_from_db()
-        return self.shown(run, 202)
+        return self.response_of(run, 202)
 
     @documented("runs_retry", request=shapes.EmptySerializer, ok={202: shapes.RunSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"])
@@ -174,10 +174,10 @@ class RunViewSet(ApiViewSet):
         Its journal stays; the failed call is made again. 409 in any other state, for a failed child, after the run's
         deadline, and if its journal was pruned or its owner deleted.
         """
-        self.given(shapes.EmptySerializer)
+        self.validated(shapes.EmptySerializer)
         run = self.get_object()
         access.continue_run(request.user, run)
-        return self.shown(retry(run.id), 202)
+        return self.response_of(retry(run.id), 202)
 
     @documented(
         "runs_fork",
@@ -195,10 +195,10 @@ class RunViewSet(ApiViewSet):
         another one.
         """
         source = self.get_object()
-        given = self.given(shapes.ForkSerializer)
+        body = self.validated(shapes.ForkSerializer)
         access.find(request.user, source.agent, None if source.parent_id else source.session_id)
-        run, created = fork_once(source.id, user=request.user, **given)
-        return self.shown(run, 201 if created else 200)
+        run, created = fork_once(source.id, user=request.user, **body)
+        return self.response_of(run, 201 if created else 200)
 
     @documented("runs_feedback_read", ok={200: shapes.OpinionSerializer}, errors=[404])
     @action(detail=True, limit="signals")
@@ -212,9 +212,9 @@ class RunViewSet(ApiViewSet):
     def rate(self, request: Any, id: UUID) -> Response:
         """Say what the user thinks of the run. A later score and text replace those before."""
         run = self.get_object()
-        said = {"text": "", **self.given(shapes.FeedbackSerializer)}
-        rate(run, request.user, **said)
-        return Response(said)
+        feedback = {"text": "", **self.validated(shapes.FeedbackSerializer)}
+        rate(run, request.user, **feedback)
+        return Response(feedback)
 
     @documented("runs_signal", request=shapes.SignalSerializer, ok={202: shapes.RunSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"], limit="signals")
@@ -227,8 +227,8 @@ class RunViewSet(ApiViewSet):
         idempotency key sends nothing; 409 if the key was used for this run before with another body.
         """
         run = self.get_object()
-        send_signal(run, by=request.user, **self.given(shapes.SignalSerializer))
-        return self.shown(self.get_object(), 202)
+        send_signal(run, by=request.user, **self.validated(shapes.SignalSerializer))
+        return self.response_of(self.get_object(), 202)
 
 
 class OperatedRunViewSet(RunViewSet):
@@ -243,9 +243,9 @@ class OperatedRunViewSet(RunViewSet):
             raise NotFound(f"there is no run {self.kwargs['id']} that you may change")
         return run
 
-    def shown(self, row: Run, status: int = 200) -> Response:
+    def response_of(self, row: Run, status: int = 200) -> Response:
         log_entry(self.get_object(), self.request.user, f"{self.action.capitalize()} on the run page.")
-        return super().shown(row, status)
+        return super().response_of(row, status)
 
 
 def start(user: Any, *, agent: AgentId, **options: Any) -> Response:

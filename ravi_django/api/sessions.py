@@ -38,12 +38,12 @@ def with_every_result(page: list[Turn]) -> list[Turn]:
     active = Run.objects.exclude(status__in=TERMINAL).filter(id__in={turn.run_id for turn in last})
     working = set(active.values_list("id", flat=True)) if last else set()
     under_way = {turn.pk for turn in last if turn.run_id in working}
-    shown = []
+    turns = []
     for turn in page:
-        shown.append(turn)
+        turns.append(turn)
         if left := missing.get(turn.pk):
-            shown.append(_result(turn, left, UNDER_WAY if turn.pk in under_way else INTERRUPTED))
-    return shown
+            turns.append(_result(turn, left, UNDER_WAY if turn.pk in under_way else INTERRUPTED))
+    return turns
 
 
 def _look_behind(page: list[Turn], caller: Turn, missing: dict[Any, list[str]]) -> list[Turn]:
@@ -62,9 +62,9 @@ def _find_results(turns: Iterable[Turn], missing: dict[Any, list[str]]) -> list[
             if missing.get(turn.pk):
                 callers[turn.agent] = turn
         elif turn.agent in callers:
-            found = {block.get("call_id") for block in turn.blocks if block.get("type") == "tool_result"}
+            answered = {block.get("call_id") for block in turn.blocks if block.get("type") == "tool_result"}
             calls = missing[callers[turn.agent].pk]
-            calls[:] = [call for call in calls if call not in found]
+            calls[:] = [call for call in calls if call not in answered]
     return [turn for turn in callers.values() if missing[turn.pk]]
 
 
@@ -85,7 +85,7 @@ def _result(turn: Turn, calls: list[str], text: str) -> Turn:
         content=message.to_json()["content"],
         created_at=turn.created_at,
     )
-    made.place = f"{turn.position}.results"  # type: ignore[attr-defined]
+    made.id_text = f"{turn.position}.results"  # type: ignore[attr-defined]
     return made
 
 
@@ -106,14 +106,14 @@ class SessionViewSet(ApiViewSet):
     )
     def create(self, request: Any) -> Response:
         """Create a conversation. Its messages go to the given agent."""
-        given = self.given(shapes.SessionRequestSerializer)
-        agent = given.get("agent")
+        body = self.validated(shapes.SessionRequestSerializer)
+        agent = body.get("agent")
         if agent is not None:
             access.find(request.user, agent)
         tenant = site_rules.tenant_for(request.user)
-        row = Session(owner=request.user, tenant=tenant, title=given.get("title", ""), agent=str(agent or ""))
+        row = Session(owner=request.user, tenant=tenant, title=body.get("title", ""), agent=str(agent or ""))
         sessions.create_session(row).refresh_from_db()
-        return self.shown(row, 201)
+        return self.response_of(row, 201)
 
     @documented("sessions_read", ok={200: shapes.SessionDetailSerializer}, errors=[404])
     def retrieve(self, request: Any, id: UUID) -> Response:
@@ -125,11 +125,11 @@ class SessionViewSet(ApiViewSet):
     )
     def partial_update(self, request: Any, id: UUID) -> Response:
         """Change the title of a conversation."""
-        given = self.given(shapes.SessionRenameSerializer)
+        body = self.validated(shapes.SessionRenameSerializer)
         row = self.get_object()
-        row.title = given["title"]
+        row.title = body["title"]
         row.save(update_fields=["title"])
-        return self.shown(row)
+        return self.response_of(row)
 
     @documented("sessions_delete", ok={204: None}, errors=[403, 404, 409])
     def destroy(self, request: Any, id: UUID) -> Response:
@@ -180,16 +180,16 @@ class SessionViewSet(ApiViewSet):
         200 with the first run if the idempotency key was used in this session before with the same body, 409 if it was
         used with another one.
         """
-        given = self.given(shapes.MessageRequestSerializer)
+        body = self.validated(shapes.MessageRequestSerializer)
         session = self.get_object()
-        agent, text = given.get("agent"), given["text"]
-        key, said = given.get("idempotency_key"), {"agent": str(agent or ""), "text": text}
+        agent, text = body.get("agent"), body["text"]
+        key, request_body = body.get("idempotency_key"), {"agent": str(agent or ""), "text": text}
         if agent is None:
             if not session.agent:
                 raise InvalidInputError("this session has no agent yet: name one", field="agent")
             agent = AgentId.parse(session.agent)
         try:
-            options = {"idempotency_key": key, "message_body": said, "on_busy": given.get("on_busy")}
+            options = {"idempotency_key": key, "message_body": request_body, "on_busy": body.get("on_busy")}
             return start(request.user, agent=agent, input=text, session=session, **options)
         except InvalidInputError as error:
             error.field = "text" if error.field == "input" else error.field

@@ -5,7 +5,7 @@ import django.db.models.fields.json
 import django.db.models.functions.comparison
 import django.db.models.functions.datetime
 import ravi_django.models.files
-import ravi_django.models.ids
+import ravi_django.models.base
 import ravi_django.models.schedules
 from django.conf import settings
 from django.db import migrations, models
@@ -45,7 +45,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Erasure',
             fields=[
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('user', models.CharField(blank=True, default='', help_text='Primary key of the user; empty: none', max_length=200)),
                 ('name', models.CharField(blank=True, default='', help_text="The name to delete from others' rows", max_length=254)),
                 ('keeps', models.BooleanField(default=False, help_text='Anonymize: the rows stay, without the user')),
@@ -161,7 +161,7 @@ class Migration(migrations.Migration):
             name='Run',
             fields=[
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('agent', models.CharField(help_text='type/key', max_length=302)),
                 ('depth', models.SmallIntegerField(default=0)),
                 ('status', models.CharField(choices=[('queued', 'Queued'), ('pending', 'Pending'), ('running', 'Running'), ('suspended', 'Suspended'), ('blocked', 'Blocked'), ('completed', 'Completed'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='pending', max_length=10)),
@@ -228,7 +228,7 @@ class Migration(migrations.Migration):
             name='Publication',
             fields=[
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('topic', models.CharField(max_length=302)),
                 ('message_id', models.CharField(help_text="The publisher's. A repeated id is the same publication", max_length=200)),
                 ('scope', models.CharField(editable=False, help_text='Hash of topic, tenant, publisher and message id', max_length=64, unique=True)),
@@ -251,7 +251,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='JournalEntry',
             fields=[
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, help_text='Set by the writer: detects a repeated append', primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, help_text='Set by the writer: detects a repeated append', primary_key=True, serialize=False)),
                 ('seq', models.BigIntegerField()),
                 ('generation', models.IntegerField(default=0)),
                 ('path', models.CharField(help_text="The place in the agent's code, the same on every replay", max_length=500)),
@@ -300,7 +300,7 @@ class Migration(migrations.Migration):
             name='HumanRequest',
             fields=[
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('generation', models.IntegerField(default=0)),
                 ('path', models.CharField(max_length=500)),
                 ('attempt', models.IntegerField(default=1)),
@@ -342,7 +342,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Ask',
             fields=[
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, primary_key=True, serialize=False)),
                 ('generation', models.IntegerField(default=0)),
                 ('path', models.CharField(help_text="The place of the ask in the asker's code", max_length=500)),
                 ('message_id', models.CharField(blank=True, default='', help_text='Empty: waits only for the end', max_length=64)),
@@ -359,7 +359,7 @@ class Migration(migrations.Migration):
             name='Schedule',
             fields=[
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=200)),
                 ('agent', models.CharField(help_text='type/key', max_length=302)),
                 ('input', models.TextField(help_text='The input of each run')),
@@ -403,7 +403,7 @@ class Migration(migrations.Migration):
             name='Session',
             fields=[
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('title', models.CharField(blank=True, max_length=200)),
                 ('name', models.CharField(blank=True, default='', help_text="Set by the owner's program, or empty", max_length=200)),
                 ('owner_key', models.CharField(blank=True, default='', help_text="If it has a name: the owner's primary key, or empty", max_length=200)),
@@ -436,7 +436,7 @@ class Migration(migrations.Migration):
             name='Follow',
             fields=[
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('agent', models.CharField(help_text='type/key', max_length=302)),
                 ('topic', models.CharField(help_text='type/source', max_length=302)),
                 ('follower', models.CharField(editable=False, help_text='Hash of agent, owner, tenant and session', max_length=64)),
@@ -456,7 +456,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='BoardTask',
             fields=[
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('agent', models.CharField(help_text='type/key', max_length=302)),
                 ('label', models.CharField(blank=True, default='', help_text="The agent's display name", max_length=200)),
                 ('parent_agent', models.CharField(blank=True, default='', help_text="The agent that delegated. Its board has this one below it", max_length=302)),
@@ -493,7 +493,7 @@ class Migration(migrations.Migration):
             name='Source',
             fields=[
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=200)),
                 ('kind', models.CharField(choices=[('feed', 'Feed'), ('webhook', 'Webhook'), ('adapter', 'Adapter')], default='feed', max_length=10)),
                 ('location', models.CharField(blank=True, default='', help_text="A feed's URL or an adapter's name", max_length=2000)),
@@ -539,7 +539,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='StickyDecision',
             fields=[
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('agent', models.CharField(max_length=302)),
                 ('tool', models.CharField(max_length=200)),
                 ('risk', models.CharField(max_length=10)),
@@ -619,7 +619,7 @@ class Migration(migrations.Migration):
             name='AuditRecord',
             fields=[
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('key', models.CharField(editable=False, help_text='SHA-256 of run, place and event', max_length=64, unique=True)),
                 ('event', models.CharField(help_text='run, model or tool', max_length=40)),
                 ('name', models.CharField(blank=True, default='', help_text='Model or tool', max_length=200)),
@@ -1010,7 +1010,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='RaviFile',
             fields=[
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('name', models.CharField(max_length=255)),

@@ -4,13 +4,13 @@ from django.db.models.base import ModelBase
 
 from ravi_django.models.agent import Agent as Agent, AgentVersion as AgentVersion
 from ravi_django.models.audit import AuditRecord as AuditRecord
+from ravi_django.models.base import first_id_of as first_id_of, uuid7 as uuid7
 from ravi_django.models.budget import (
     BudgetAccount as BudgetAccount,
     DailyBudget as DailyBudget,
     Reservation as Reservation,
 )
 from ravi_django.models.files import RaviFile as RaviFile
-from ravi_django.models.ids import first_id_of as first_id_of, uuid7 as uuid7
 from ravi_django.models.journal import (
     Blob as Blob,
     InboxMessage as InboxMessage,

@@ -2,7 +2,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from ravi_django.kernel import Usage
-from ravi_django.models.ids import uuid7
+from ravi_django.models.base import uuid7
 from ravi_django.models.run import Run
 
 

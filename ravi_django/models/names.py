@@ -40,7 +40,7 @@ CHOICES = {
     *(_("Running"), _("Suspended"), _("Completed"), _("Failed"), _("Cancelled"), _("Question"), _("Approval")),
     *(_("reject"), _("Input"), _("Uncertain"), _("Feed"), _("Webhook"), _("Adapter")),
 }
-WORDS = {
+ROW_VALUES = {
     # states of runs, requests, tasks, polls and workers
     *(_("queued"), _("pending"), _("running"), _("suspended"), _("blocked"), _("completed"), _("failed")),
     *(_("cancelled"), _("answered"), _("expired"), _("todo"), _("doing"), _("done"), _("alive"), _("late")),
@@ -71,12 +71,12 @@ LABELS = {
     **{"standing": _("sticky decision used"), "standing_revoked": _("sticky decision revoked")},
     **{"run_again": _("run again"), "deny": _("reject")},
 }
-_NAMES = {*MODELS, *FIELDS, *CHOICES, *WORDS, *LABELS}
+_NAMES = {*MODELS, *FIELDS, *CHOICES, *ROW_VALUES, *LABELS}
 
 
 def word(value: str) -> str:
     """Translate a word of a row; other texts stay unchanged."""
-    return gettext(LABELS.get(value, value)) if value in WORDS else value
+    return gettext(LABELS.get(value, value)) if value in ROW_VALUES else value
 
 
 def translate(models: Iterable[type[Any]]) -> None:

@@ -11,8 +11,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.kernel.visible import visible
-from ravi_django.models.base import Owned, OwnedQuerySet, user_key
-from ravi_django.models.ids import uuid7
+from ravi_django.models.base import Owned, OwnedQuerySet, user_key, uuid7
 from ravi_django.models.names import word
 from ravi_django.models.run import Run
 from ravi_django.models.session import Session

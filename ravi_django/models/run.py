@@ -13,8 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.messages import StreamEvent
 from ravi_django.kernel.supervision import Priority
-from ravi_django.models.base import Owned, OwnedQuerySet
-from ravi_django.models.ids import uuid7
+from ravi_django.models.base import Owned, OwnedQuerySet, uuid7
 from ravi_django.models.session import Session
 
 

@@ -7,8 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.models.base import Owned, OwnedQuerySet
-from ravi_django.models.ids import uuid7
+from ravi_django.models.base import Owned, OwnedQuerySet, uuid7
 
 NAMELESS = {"name": "", "owner_key": ""}  # both together: the name of two deleted users is no name of one nobody
 

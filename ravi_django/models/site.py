@@ -6,7 +6,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.models.ids import uuid7
+from ravi_django.models.base import uuid7
 
 
 class WorkerProcess(models.Model):

@@ -37,22 +37,22 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument. given: its value in the call, or ABSENT."""
+    """One argument. original: its value in the call, or ABSENT."""
 
     field: str
     name: str
     shape: Shape
     help: str
     is_required: bool
-    given: Any
+    original: Any
 
     @property
     def initial(self) -> str:
-        if self.given is ABSENT or self.given is None:
+        if self.original is ABSENT or self.original is None:
             return ""
         if self.shape.kind == "enum":
-            return str(_place(self.given, self.shape.options))
-        return self.given if isinstance(self.given, str) else json.dumps(self.given)
+            return str(_option_index(self.original, self.shape.options))
+        return self.original if isinstance(self.original, str) else json.dumps(self.original)
 
     @property
     def may_be_empty(self) -> bool:
@@ -73,8 +73,8 @@ class Argument:
     def read(self, typed: str) -> Any:
         """The value of the typed text. Raises ValueError with a message for the person."""
         if typed == self.initial:
-            return self.given
-        if typed == "" and (self.shape.kind != "string" or self.given is ABSENT or self.given is None):
+            return self.original
+        if typed == "" and (self.shape.kind != "string" or self.original is ABSENT or self.original is None):
             return self._nothing()
         match self.shape.kind:
             case "string":
@@ -91,23 +91,23 @@ class Argument:
                 return _number(typed)
 
     def _nothing(self) -> Any:
-        if self.shape.takes_none and (self.is_required or self.given is not ABSENT):
+        if self.shape.takes_none and (self.is_required or self.original is not ABSENT):
             return None
         if not self.is_required:
             return ABSENT
-        words = {"number": _("Enter a number."), "integer": _("Enter a whole number.")}
-        raise ValueError(words.get(self.shape.kind, _("Choose an option.")))
+        messages = {"number": _("Enter a number."), "integer": _("Enter a whole number.")}
+        raise ValueError(messages.get(self.shape.kind, _("Choose an option.")))
 
     def _choices(self) -> list[tuple[str, str]]:
         if self.shape.kind == "boolean":
-            found = [("true", _("yes")), ("false", _("no"))]
+            options = [("true", _("yes")), ("false", _("no"))]
         else:
-            found = [
-                (str(place), visible(option if isinstance(option, str) else json.dumps(option)))
-                for place, option in enumerate(self.shape.options)
+            options = [
+                (str(index), visible(option if isinstance(option, str) else json.dumps(option)))
+                for index, option in enumerate(self.shape.options)
                 if option is not None
             ]
-        return [("", _("not given")), *found] if self.may_be_empty or self.initial == "" else found
+        return [("", _("not given")), *options] if self.may_be_empty or self.initial == "" else options
 
 
 def fields_of(asked: HumanRequest) -> list[Argument]:
@@ -116,14 +116,14 @@ def fields_of(asked: HumanRequest) -> list[Argument]:
         return []
     schema, properties = _schema_of(asked)
     required = schema.get("required")
-    found: list[Argument] = []
-    for place, (name, declared) in enumerate(properties.items()):
-        shape, given = _shape(declared), asked.arguments.get(name, ABSENT)
-        if shape is not None and _fits(shape, given) and len(found) < MOST:
+    fields: list[Argument] = []
+    for index, (name, declared) in enumerate(properties.items()):
+        shape, original = _shape(declared), asked.arguments.get(name, ABSENT)
+        if shape is not None and _fits(shape, original) and len(fields) < MOST:
             help_text = visible(str(declared.get("description") or ""))
             is_required = isinstance(required, list) and name in required
-            found.append(Argument(f"arg_{place}", name, shape, help_text, is_required, given))
-    return found
+            fields.append(Argument(f"arg_{index}", name, shape, help_text, is_required, original))
+    return fields
 
 
 def needs_json(asked: HumanRequest, fields: list[Argument]) -> bool:
@@ -146,8 +146,8 @@ def _shape(declared: Any) -> Shape | None:
     some = declared.get("anyOf")
     if isinstance(some, list) and "type" not in declared and "enum" not in declared:
         others = [one for one in some if one != _NULL]
-        found = _shape(others[0]) if len(others) == 1 and len(some) == 2 else None
-        return None if found is None else Shape(found.kind, found.options, takes_none=True)
+        shape = _shape(others[0]) if len(others) == 1 and len(some) == 2 else None
+        return None if shape is None else Shape(shape.kind, shape.options, takes_none=True)
     options = declared.get("enum")
     if isinstance(options, list):
         is_plain = 0 < len(options) <= OPTIONS and all(
@@ -162,26 +162,26 @@ def _shape(declared: Any) -> Shape | None:
     return Shape(str(plain[0]), (), "null" in several)
 
 
-def _fits(shape: Shape, given: Any) -> bool:
-    if given is ABSENT or (given is None and shape.takes_none):
+def _fits(shape: Shape, original: Any) -> bool:
+    if original is ABSENT or (original is None and shape.takes_none):
         return True
     match shape.kind:
         case "string":
-            return isinstance(given, str) and not hides(given)
+            return isinstance(original, str) and not hides(original)
         case "boolean":
-            return isinstance(given, bool)
+            return isinstance(original, bool)
         case "enum":
-            return given is not None and _place(given, shape.options) >= 0
+            return original is not None and _option_index(original, shape.options) >= 0
         case "integer":
-            return isinstance(given, int) and not isinstance(given, bool) and abs(given) < 10**DIGITS // 10
+            return isinstance(original, int) and not isinstance(original, bool) and abs(original) < 10**DIGITS // 10
         case _:
-            is_number = isinstance(given, int | float) and not isinstance(given, bool)
-            return is_number and (not isinstance(given, int) or abs(given) < 10**DIGITS // 10)
+            is_number = isinstance(original, int | float) and not isinstance(original, bool)
+            return is_number and (not isinstance(original, int) or abs(original) < 10**DIGITS // 10)
 
 
-def _place(given: Any, options: tuple[Any, ...]) -> int:
+def _option_index(original: Any, options: tuple[Any, ...]) -> int:
     """Its index among the options, by type too: True is not 1. -1 if it is none of them."""
-    return next((n for n, one in enumerate(options) if type(one) is type(given) and one == given), -1)
+    return next((n for n, one in enumerate(options) if type(one) is type(original) and one == original), -1)
 
 
 def _number(typed: str) -> int | float:

@@ -80,6 +80,6 @@ def choices_of(asked: HumanRequest) -> list[Button]:
     if asked.kind not in (Kind.QUESTION, Kind.INPUT) or asked.about.get("questions"):
         return []
     return [
-        Button(f"choose:{place}", visible(str(choice)), str(place + 1) if place < 9 else "", "")
-        for place, choice in enumerate(asked.choices or ())
+        Button(f"choose:{index}", visible(str(choice)), str(index + 1) if index < 9 else "", "")
+        for index, choice in enumerate(asked.choices or ())
     ]

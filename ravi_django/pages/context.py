@@ -12,8 +12,8 @@ from django.utils.translation import ngettext
 
 from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest, InboxMessage, Run, Turn
-from ravi_django.pages import show
-from ravi_django.pages.words import answered_by, decision_of
+from ravi_django.pages import formats
+from ravi_django.pages.texts import answered_by, decision_of
 
 
 def cost_of(run: Run) -> dict[str, str]:
@@ -21,37 +21,39 @@ def cost_of(run: Run) -> dict[str, str]:
     tree = Run.objects.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id))
     unknown = Count("id", filter=Q(cost_unknown=True))
     total = tree.order_by().aggregate(runs=Count("id"), cost=Sum("cost"), unknown=unknown)
-    of_tree = show.money(total["cost"] or Decimal(0), unknown=bool(total["unknown"]))
-    words = ngettext("%(cost)s, %(count)s run", "%(cost)s, %(count)s runs", total["runs"])
+    of_tree = formats.money(total["cost"] or Decimal(0), unknown=bool(total["unknown"]))
+    text = ngettext("%(cost)s, %(count)s run", "%(cost)s, %(count)s runs", total["runs"])
     return {
-        "run": show.money(run.cost, unknown=run.cost_unknown),
-        "tree": words % {"cost": of_tree, "count": total["runs"]} if total["runs"] > 1 else "",
+        "run": formats.money(run.cost, unknown=run.cost_unknown),
+        "tree": text % {"cost": of_tree, "count": total["runs"]} if total["runs"] > 1 else "",
     }
 
 
-def input_of(run: Run, limit: int = show.CLIP) -> list[dict[str, Any]]:
+def input_of(run: Run, limit: int = formats.CLIP) -> list[dict[str, Any]]:
     """The message that the run's tree began with, as blocks, each cut at `limit` characters."""
     first = InboxMessage.objects.filter(run=run.tree_id).order_by("id")
     content = first.values_list("body__payload__message__content", flat=True).first()
-    return show.blocks(content, limit) if content else []
+    return formats.blocks(content, limit) if content else []
 
 
 def first_words(run: Any) -> Subquery:
     """To annotate rows of a list: the beginning of the text that a run began with. `run` refers to the run's id."""
-    texts = [KT(f"body__payload__message__content__{place}__text") for place in (0, 1)]  # 0 may be about a page
-    first = InboxMessage.objects.filter(run=run).order_by("id").annotate(words=Left(Coalesce(*texts), show.LINE + 1))
+    texts = [KT(f"body__payload__message__content__{index}__text") for index in (0, 1)]  # 0 may be about a page
+    first = InboxMessage.objects.filter(run=run).order_by("id").annotate(words=Left(Coalesce(*texts), formats.LINE + 1))
     return Subquery(first.values("words")[:1])
 
 
-def turns_of(row: HumanRequest, most: int, limit: int = show.CLIP) -> list[tuple[Turn, list[dict[str, Any]]]]:
+def turns_of(row: HumanRequest, most: int, limit: int = formats.CLIP) -> list[tuple[Turn, list[dict[str, Any]]]]:
     """The last turns of the conversation, each block cut at `limit` characters."""
     last = Turn.objects.filter(session_id=row.run.session_id).select_related("entry").order_by("-position")[:most]
-    return [(turn, show.blocks(turn.blocks, limit)) for turn in reversed(last)]
+    return [(turn, formats.blocks(turn.blocks, limit)) for turn in reversed(last)]
 
 
 def questions_of(row: HumanRequest) -> list[tuple[str, str]]:
-    found = row.about.get("questions")
-    return [(visible(str(key)), visible(str(text))) for key, text in found.items()] if isinstance(found, dict) else []
+    questions = row.about.get("questions")
+    if not isinstance(questions, dict):
+        return []
+    return [(visible(str(key)), visible(str(text))) for key, text in questions.items()]
 
 
 def outcome_of(row: HumanRequest) -> dict[str, Any] | None:
@@ -67,7 +69,7 @@ def outcome_of(row: HumanRequest) -> dict[str, Any] | None:
         "text": visible(str(answer.get("text") or "")),
         "values": [(visible(str(key)), visible(str(value))) for key, value in values.items()],
         "arguments": answer.get("arguments") if answer.get("action") in ("edit", "approve") else None,
-        "result": show.pretty(answer.get("result"), None),
+        "result": formats.pretty(answer.get("result"), None),
         "reason": visible(str(answer.get("reason") or "")),
         "sticky": answer.get("sticky") is True,
     }

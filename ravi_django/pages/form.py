@@ -18,7 +18,7 @@ from ravi_django.models import HumanRequest
 from ravi_django.models.names import word
 from ravi_django.pages.argument_fields import ABSENT, Argument, fields_of, needs_json
 from ravi_django.pages.buttons import Button, buttons_of, choices_of
-from ravi_django.pages.words import why_not_now
+from ravi_django.pages.texts import why_not_now
 from ravi_django.runtime.people.answers import MAX_TEXT, OUTCOMES
 from ravi_django.runtime.people.top_ups import is_top_up
 
@@ -51,35 +51,35 @@ class DecisionForm(forms.Form):
     def _fields(self) -> dict[str, forms.Field]:
         match self.asked.kind:
             case Kind.UNCERTAIN:
-                found: dict[str, forms.Field] = {
+                fields: dict[str, forms.Field] = {
                     "result": _text(_("Result, if it happened"), 3, _("What the tool would have returned."))
                 }
             case Kind.APPROVAL:
-                found = self._approval()
+                fields = self._approval()
             case _:
-                found = self._answers()
+                fields = self._answers()
         is_read = self.asked.kind == Kind.APPROVAL and not self.top_up
         why = _("Stored permanently with your name.") + (" " + _("The model reads it.") if is_read else "")
-        return {**found, "reason": _text(_("Reason"), 2, why)}
+        return {**fields, "reason": _text(_("Reason"), 2, why)}
 
     def _approval(self) -> dict[str, forms.Field]:
-        found = {argument.field: argument.form_field() for argument in self.arguments}
+        fields = {argument.field: argument.form_field() for argument in self.arguments}
         if needs_json(self.asked, self.arguments):
-            label = _("Other arguments") if found else _("Your arguments")
+            label = _("Other arguments") if fields else _("Your arguments")
             rest = _text(label, 6, _("JSON. Press “Approve with changes” to use it."))
             rest.max_length, rest.validators = None, []  # the service checks the length
             rest.initial = pretty(self._rest())
             rest.widget.attrs |= {"class": "ravi-code", "spellcheck": "false"}
-            found["arguments"] = rest
+            fields["arguments"] = rest
         if self.top_up:
-            return found
+            return fields
         sticky = forms.BooleanField(
             label=_("Decide the same for this tool for the rest of this session"),
             required=False,
             help_text=_("Up to risk “%(risk)s”. Works with Approve and with Reject.")
             % {"risk": word(self.asked.risk or "safe")},
         )
-        return {**found, "sticky": sticky}
+        return {**fields, "sticky": sticky}
 
     def _rest(self) -> Any:
         """The call's arguments without a field of their own."""
@@ -92,7 +92,7 @@ class DecisionForm(forms.Form):
         questions = self.asked.about.get("questions")
         if isinstance(questions, dict) and questions:
             self.keys = list(questions)
-            return {f"value_{place}": _text(visible(str(asked)), 2) for place, asked in enumerate(questions.values())}
+            return {f"value_{index}": _text(visible(str(asked)), 2) for index, asked in enumerate(questions.values())}
         if self.asked.choices and not self.asked.about.get("free_text", True):
             return {}
         label = _("Or enter your own answer") if self.asked.choices else _("Your answer")
@@ -141,15 +141,15 @@ class DecisionForm(forms.Form):
 
     # ------------------------------------------------------------------------------------------------- the answer
 
-    def given(self) -> dict[str, Any] | None:
+    def decision(self) -> dict[str, Any] | None:
         if not self.is_valid():
             return None
-        found = self._given(self.pressed)
-        if self.errors or found is None:
+        decision = self._decision(self.pressed)
+        if self.errors or decision is None:
             return None
-        return {**found, "reason": self._typed("reason"), "version": int(self.cleaned_data["version"])}
+        return {**decision, "reason": self._typed("reason"), "version": int(self.cleaned_data["version"])}
 
-    def _given(self, pressed: str) -> dict[str, Any] | None:
+    def _decision(self, pressed: str) -> dict[str, Any] | None:
         if pressed.startswith("choose:"):
             return self._choice(pressed.removeprefix("choose:"))
         if pressed not in {button.value for button in self.buttons}:
@@ -160,25 +160,25 @@ class DecisionForm(forms.Form):
         if self.asked.kind == Kind.APPROVAL:
             return self._approved(pressed)
         if "value_0" in self.fields:
-            values = {key: self._typed(f"value_{place}") for place, key in enumerate(self.keys)}
+            values = {key: self._typed(f"value_{index}") for index, key in enumerate(self.keys)}
             if pressed != "answer":  # the service refuses values that do not belong to the action
                 return {"action": pressed, **({"values": values} if any(values.values()) else {})}
-            for place, value in enumerate(values.values()):
+            for index, value in enumerate(values.values()):
                 if not value.strip():
-                    self.add_error(f"value_{place}", _("Answer each question, or skip or cancel the request."))
+                    self.add_error(f"value_{index}", _("Answer each question, or skip or cancel the request."))
             return {"action": "answer", "values": values}
         return {"action": pressed, "text": self._typed("text")}
 
-    def _choice(self, place: str) -> dict[str, Any] | None:
+    def _choice(self, index: str) -> dict[str, Any] | None:
         choices = self.asked.choices or ()
-        is_place = bool(self.choices) and place in map(str, range(len(choices)))
-        if not is_place:
+        is_index = bool(self.choices) and index in map(str, range(len(choices)))
+        if not is_index:
             self.add_error(None, _("Nothing was decided. Press one of the choices."))
             return None
         if self._typed("text").strip():
             self.add_error("text", _("You entered an answer and pressed a choice. Clear this field, or press Answer."))
             return None
-        return {"action": "answer", "text": choices[int(place)]}
+        return {"action": "answer", "text": choices[int(index)]}
 
     def _outcome(self, outcome: str) -> dict[str, Any] | None:
         result = self._typed("result")
@@ -188,25 +188,25 @@ class DecisionForm(forms.Form):
         return {"action": "resolve", "outcome": outcome, "result": result if outcome == "happened" else None}
 
     def _approved(self, pressed: str) -> dict[str, Any] | None:
-        found: dict[str, Any] = {"action": pressed}
+        decision: dict[str, Any] = {"action": pressed}
         if not self.top_up:
-            found["sticky"] = self.cleaned_data.get("sticky", False)
+            decision["sticky"] = self.cleaned_data.get("sticky", False)
         if pressed not in ("approve", "edit"):
-            return found
+            return decision
         arguments = self._arguments()
         if self.errors:
             return None
-        place = "arguments" if "arguments" in self.fields else None
+        field = "arguments" if "arguments" in self.fields else None
         if pressed == "approve":
             if arguments != self.asked.arguments:
                 label = next(button.label for button in self.buttons if button.value == "edit")
                 self.add_error(
-                    place, _("You changed this. Press “%(label)s”, or restore the original.") % {"label": label}
+                    field, _("You changed this. Press “%(label)s”, or restore the original.") % {"label": label}
                 )
-            return found
+            return decision
         if arguments == self.asked.arguments:
-            self.add_error(place, _("Nothing was changed. Change something, or approve it as it is."))
-        return {**found, "arguments": arguments}
+            self.add_error(field, _("Nothing was changed. Change something, or approve it as it is."))
+        return {**decision, "arguments": arguments}
 
     def _arguments(self) -> Any:
         """The typed arguments; those that were not posted keep their values."""
@@ -224,7 +224,7 @@ class DecisionForm(forms.Form):
 
     def _argument(self, argument: Argument) -> Any:
         if self.add_prefix(argument.field) not in self.data:
-            return argument.given
+            return argument.original
         try:
             typed = self._typed(argument.field)
             return argument.read(typed if argument.shape.kind == "string" else typed.strip())
@@ -251,8 +251,8 @@ class DecisionForm(forms.Form):
 
     def typed(self) -> list[tuple[str, str]]:
         """Labels and texts of the changed fields, so that they are not lost after a late answer."""
-        shown = [bound for bound in self if not bound.is_hidden and bound.name != "sticky" and _differs(bound)]
-        return [(str(bound.label), visible(_words_of(bound))) for bound in shown]
+        changed = [bound for bound in self if not bound.is_hidden and bound.name != "sticky" and _differs(bound)]
+        return [(str(bound.label), visible(_words_of(bound))) for bound in changed]
 
 
 def now_at(form: forms.Form, version: int) -> None:
@@ -291,11 +291,11 @@ def read_json(text: str) -> Any:
     """Strict JSON: no repeated key, no NaN. Raises ValueError."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        values = dict(pairs)
+        if len(values) < len(pairs):
             twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
             raise ValueError(_("%(name)s appears twice") % {"name": repr(twice)})
-        return found
+        return values
 
     def never(name: str) -> Any:
         raise ValueError(_("%(name)s is not a valid number") % {"name": name})

@@ -290,7 +290,7 @@ class TurnSerializer(ReadOnly[Any]):
 
     def get_id(self, turn: Turn) -> UUID:
         """Derived from the turn's position in its session."""
-        return uuid5(turn.session_id, str(getattr(turn, "place", turn.position)))
+        return uuid5(turn.session_id, str(getattr(turn, "id_text", turn.position)))
 
     def to_representation(self, turn: Turn) -> dict[str, Any]:
         body = super().to_representation(turn)

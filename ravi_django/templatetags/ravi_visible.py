@@ -9,14 +9,14 @@ from django import template
 
 from ravi_django.kernel.visible import visible as made_visible
 from ravi_django.models.names import word as translated
-from ravi_django.pages import show
-from ravi_django.pages.words import script_words
+from ravi_django.pages import formats
+from ravi_django.pages.texts import script_words
 from ravi_django.runtime.people import mail
 
 register = template.Library()
 register.simple_tag(mail.socket)
 register.simple_tag(script_words, name="ravi_words")
-register.filter(show.moment)
+register.filter(formats.moment)
 
 
 @register.filter

@@ -119,7 +119,7 @@ class ScriptedModel:
 
     def _deltas(self, response: ModelResponse) -> list[str]:
         texts = [block.text for block in response.content if isinstance(block, TextBlock) and block.text]
-        return _words(texts) if self.chunk == "words" else texts
+        return _split_words(texts) if self.chunk == "words" else texts
 
 
 def turns_since_user(messages: Sequence[ChatMessage]) -> int:
@@ -135,14 +135,14 @@ def turns_since_user(messages: Sequence[ChatMessage]) -> int:
     return count
 
 
-def _words(texts: Sequence[str]) -> list[str]:
+def _split_words(texts: Sequence[str]) -> list[str]:
     """The words, each with the space after it."""
-    words: list[str] = []
+    chunks: list[str] = []
     for text in texts:
         *heads, last = text.split(" ")
-        words += [f"{head} " for head in heads]
-        words += [last] if last else []
-    return words
+        chunks += [f"{head} " for head in heads]
+        chunks += [last] if last else []
+    return chunks
 
 
 def _renumbered(block: ContentBlock, round_: int) -> ContentBlock:

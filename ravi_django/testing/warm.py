@@ -28,7 +28,12 @@ from ravi_django.testing import memory
 T = TypeVar("T")
 
 CANCEL_S = 5.0  # until a cancelled task is abandoned
-OWN = ("ENGINE", "LEASE_S", "HEARTBEAT_S", "DB_THREADS")  # a test that overrides one of these gets its own pool
+POOL_SETTINGS = (
+    "ENGINE",
+    "LEASE_S",
+    "HEARTBEAT_S",
+    "DB_THREADS",
+)  # a test that overrides one of these gets its own pool
 
 
 class _Pool:
@@ -102,7 +107,7 @@ async def engine() -> AsyncIterator[Engine]:
 def _borrow(loop: asyncio.AbstractEventLoop) -> _Pool | None:
     """None while an engine on another loop, or with other settings, uses the pool."""
     global _pool
-    settings = (*(getattr(conf, name) for name in OWN), repr(connections.settings))
+    settings = (*(getattr(conf, name) for name in POOL_SETTINGS), repr(connections.settings))
     with _lock:
         if _pool is not None and _pool.engines:
             if _pool.loop is not loop or _pool.settings != settings:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from ravi_django.pages import show
+from ravi_django.pages import formats
 
 Span = tuple[datetime, datetime]
 
@@ -47,11 +47,11 @@ class Axis:
         self.work = sum((till - since for since, till in busy), timedelta())
         gaps = [(before[1], after[0]) for before, after in pairwise(busy)]
         least = max(self.work / SHARE, LEAST)
-        self._pieces = self._place([] if is_whole else [gap for gap in gaps if gap[1] - gap[0] > least])
+        self._pieces = self._pieces_of([] if is_whole else [gap for gap in gaps if gap[1] - gap[0] > least])
         self._begins = [piece.begin for piece in self._pieces]
         left_out = [piece for piece in self._pieces if piece.is_left_out]
         self.folds = [
-            Mark(percent(piece.left + piece.width / 2), f"+{show.duration(piece.end - piece.begin)}")
+            Mark(percent(piece.left + piece.width / 2), f"+{formats.duration(piece.end - piece.begin)}")
             for piece in left_out
         ]
 
@@ -67,31 +67,32 @@ class Axis:
 
     def ticks(self) -> list[Mark]:
         """Labels: the time since the beginning, and the length of each stretch that is left out."""
-        shown = sum((piece.end - piece.begin for piece in self._pieces if not piece.is_left_out), timedelta())
-        step = next((step for step in STEPS if shown / TICKS <= step), STEPS[-1])
-        found = [(float(fold.x.rstrip("%")), fold.text) for fold in self.folds]
+        drawn = sum((piece.end - piece.begin for piece in self._pieces if not piece.is_left_out), timedelta())
+        step = next((step for step in STEPS if drawn / TICKS <= step), STEPS[-1])
+        labels = [(float(fold.x.rstrip("%")), fold.text) for fold in self.folds]
         for piece in self._pieces:
             at = -(-(piece.begin - self.begin) // step) * step  # the first whole step in it
             while not piece.is_left_out and at < piece.end - self.begin:
-                found.append((self.x(self.begin + at), show.duration(at) if at else "0 s"))
+                labels.append((self.x(self.begin + at), formats.duration(at) if at else "0 s"))
                 at += step
-        kept: list[tuple[float, str]] = []
-        for x, text in sorted(found, key=lambda mark: (not mark[1].startswith("+"), mark[0])):
-            is_new = all(abs(x - other) >= APART and text != label for other, label in kept)  # "1 d 2 h" lasts an hour
+        fitting: list[tuple[float, str]] = []
+        for x, text in sorted(labels, key=lambda mark: (not mark[1].startswith("+"), mark[0])):
+            # "1 d 2 h" is the label of a whole hour
+            is_new = all(abs(x - other) >= APART and text != label for other, label in fitting)
             if x < 100 - APART / 2 and is_new:
-                kept.append((x, text))
-        return [Mark(percent(x), text) for x, text in sorted(kept)]
+                fitting.append((x, text))
+        return [Mark(percent(x), text) for x, text in sorted(fitting)]
 
-    def _place(self, left_out: list[Span]) -> list[_Piece]:
+    def _pieces_of(self, left_out: list[Span]) -> list[_Piece]:
         edges = [self.begin, *(edge for gap in left_out for edge in gap), self.end]
         spans = list(pairwise(edges))
         narrow = min(WIDTH, ALL / len(left_out)) if left_out else 0.0
-        shown = sum((end - begin for begin, end in spans[::2]), timedelta())
+        drawn = sum((end - begin for begin, end in spans[::2]), timedelta())
         pieces, left = [], 0.0
         for number, (begin, end) in enumerate(spans):
             is_left_out = number % 2 == 1
             rest = 100 - narrow * len(left_out)
-            width = narrow if is_left_out else rest * ((end - begin) / shown if shown else 1 / len(spans[::2]))
+            width = narrow if is_left_out else rest * ((end - begin) / drawn if drawn else 1 / len(spans[::2]))
             pieces.append(_Piece(begin, end, left, width, is_left_out))
             left += width
         return pieces
@@ -99,13 +100,13 @@ class Axis:
 
 def union(spans: Iterable[Span]) -> list[Span]:
     """The same time, in order and without overlaps."""
-    found: list[Span] = []
+    merged: list[Span] = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            found.append((begin, max(begin, end)))
-    return found
+            merged.append((begin, max(begin, end)))
+    return merged
 
 
 def percent(value: float) -> str:

@@ -13,7 +13,7 @@ from math import floor, log10
 from django.utils.formats import number_format
 from django.utils.translation import gettext
 
-from ravi_django.pages.show import NONE
+from ravi_django.pages.formats import NONE
 
 LEFT, TOP, BOTTOM = 9.0, 8.0, 84.0  # per cent: the plot begins right of the axis' labels and ends above the times
 LABELS = 6  # at most so many times below a chart
@@ -79,14 +79,14 @@ def bars(slots: Sequence[Slot], kinds: Sequence[str], axis: str = "{}") -> Chart
     """The values of a slot stand on each other. `axis` formats the labels of its scale."""
     top = nice(max((sum(value or 0 for value in slot.values) for slot in slots), default=0))
     chart, step = _frame(slots, top, axis), (100 - LEFT) / max(1, len(slots))
-    for place, slot in enumerate(slots):
+    for index, slot in enumerate(slots):
         below = 0.0
         for kind, value, title, url in zip(kinds, slot.values, slot.titles, slot.urls, strict=True):
             if not value:
                 continue
             height = (BOTTOM - TOP) * value / top
             y = BOTTOM - (BOTTOM - TOP) * below / top - height
-            x = LEFT + step * (place + 0.12)
+            x = LEFT + step * (index + 0.12)
             chart.bars.append(Bar(kind, _percent(x), _percent(y), _percent(step * 0.76), _percent(height), title, url))
             below += value
     return chart
@@ -99,16 +99,16 @@ def lines(slots: Sequence[Slot], kinds: Sequence[tuple[str, str]], axis: str = "
     for number, (kind, name) in enumerate(kinds):
         before: tuple[str, str] | None = None
         last: tuple[float, float] | None = None
-        for place, slot in enumerate(slots):
+        for index, slot in enumerate(slots):
             if (value := slot.values[number]) is None:
                 before = None
                 continue
             height = BOTTOM - (BOTTOM - TOP) * value / top
-            x, y = _percent(LEFT + step * (place + 0.5)), _percent(height)
+            x, y = _percent(LEFT + step * (index + 0.5)), _percent(height)
             chart.points.append(Point(kind, x, y, slot.titles[number], slot.urls[number]))
             if before is not None:
                 chart.lines.append(Line(kind, *before, x, y))
-            before, last = (x, y), (LEFT + step * (place + 0.5), height)
+            before, last = (x, y), (LEFT + step * (index + 0.5), height)
         if last is not None:  # the name stands behind the last point where there is room, else above it
             at, height = last
             label = (at + 2, height + 2, "beside") if at < 70 else (100, max(4.0, height - 7), "above")
@@ -124,8 +124,8 @@ def _frame(slots: Sequence[Slot], top: float, axis: str) -> Chart:
         if axis != "{}" or (top * share).is_integer():  # no halves of a run
             chart.labels.append(Label("0%", _percent(y), axis.format(number(top * share, 0))))
     every = max(1, -(-len(slots) // LABELS))
-    for place in range(0, len(slots), every):
-        chart.labels.append(Label(_percent(LEFT + step * (place + 0.5)), "97%", slots[place].label, "time"))
+    for index in range(0, len(slots), every):
+        chart.labels.append(Label(_percent(LEFT + step * (index + 0.5)), "97%", slots[index].label, "time"))
     return chart
 
 

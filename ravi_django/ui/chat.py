@@ -30,8 +30,8 @@ from ravi_django.kernel.visible import hides
 from ravi_django.models import Agent, Session
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.people import mail
-from ravi_django.ui.access import Page, admin_list, login_url, problem
-from ravi_django.ui.words import script_words
+from ravi_django.ui.login import Page, admin_list, login_url, problem
+from ravi_django.ui.texts import script_words
 from ravi_django.users import has, permits
 
 
@@ -91,14 +91,14 @@ class NoPageView(Page):
 
 def agents_of(user: Any, chosen: str = "", only: str = "") -> list[dict[str, Any]]:
     """The agents that the user may run, with their starter prompts. One query."""
-    found = []
+    agents = []
     for address, row in access.agents_seen(user).items():
         if only not in ("", address) or not access.allows("may_run", user, row or Agent(address=address)):
             continue
         prompts = (row.spec or {}).get("starter_prompts", []) if row else []
         name = (row.name if row else "") or address
-        found.append({"address": address, "name": name, "prompts": prompts, "chosen": address == chosen})
-    return found
+        agents.append({"address": address, "name": name, "prompts": prompts, "chosen": address == chosen})
+    return agents
 
 
 MOST_FILTERS = 20
@@ -132,10 +132,10 @@ def admin_panel(context: Any, agent: str = "") -> SafeString:
     user = getattr(request, "user", None)
     if user is None or not (user.is_active and has(user, "is_staff")):
         return SafeString()
-    return _panel(request, agent, "admin", _place(context, request))
+    return _panel(request, agent, "admin", _page_json(context, request))
 
 
-def _panel(request: Any, agent: str, where: str, place: dict[str, Any] | None = None) -> SafeString:
+def _panel(request: Any, agent: str, where: str, page_json: dict[str, Any] | None = None) -> SafeString:
     if getattr(request, "ravi_panel", False):  # one button a page is enough
         return SafeString()
     agents = agents_of(request.user, only=agent)
@@ -153,8 +153,8 @@ def _panel(request: Any, agent: str, where: str, place: dict[str, Any] | None = 
     except NoReverseMatch:  # the site has no pages
         home = ""
     request.ravi_panel = True
-    shown = {"mount": mount, "chat": chat, "title": agents[0]["name"], "home": home}
-    return render_to_string("ravi/ui/panel.html", {**shown, "place": place, "kept": f"{where}.{agent}"}, request)
+    context = {"mount": mount, "chat": chat, "title": agents[0]["name"], "home": home}
+    return render_to_string("ravi/ui/panel.html", {**context, "place": page_json, "kept": f"{where}.{agent}"}, request)
 
 
 def _why_empty(why: str) -> SafeString:
@@ -162,7 +162,7 @@ def _why_empty(why: str) -> SafeString:
     return format_html("<!-- ravi_chat: {} -->", why) if settings.DEBUG else SafeString()
 
 
-def _place(context: Any, request: Any) -> dict[str, Any] | None:
+def _page_json(context: Any, request: Any) -> dict[str, Any] | None:
     """The model of the page, with the row or the filters that the list has accepted, and the same as a text."""
     opts = context.get("opts")
     if opts is None:

@@ -22,14 +22,14 @@ from django.utils.translation import gettext as _, gettext_lazy, gettext_noop
 from ravi_django.conf import conf
 from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest, Status
-from ravi_django.pages import show, words
+from ravi_django.pages import formats, texts
 from ravi_django.runtime.people import figures
 from ravi_django.runtime.rollups import reading
 from ravi_django.runtime.rollups.reading import Dashboard, Figures, Tally, Wanted
 from ravi_django.runtime.runs.workers import MISSED
 from ravi_django.ui import charts
-from ravi_django.ui.access import StaffPage
 from ravi_django.ui.charts import Slot
+from ravi_django.ui.login import StaffPage
 from ravi_django.users import permits
 
 PERIODS = {
@@ -53,73 +53,73 @@ class DashboardView(StaffPage):
         if permits(request.user, "ravi.view_humanrequest"):
             rows = HumanRequest.objects.all()
             requests = rows if wanted.tenants is None else rows.filter(tenant__in=wanted.tenants)
-        found = reading.read(wanted, requests)
-        return render(request, "ravi/ui/dashboard.html", _Page(found, wanted).context(requests is not None))
+        data = reading.read(wanted, requests)
+        return render(request, "ravi/ui/dashboard.html", DashboardPage(data, wanted).context(requests is not None))
 
 
 def _wanted(request: HttpRequest) -> Wanted:
     """The filters in the address; values that cannot be right are left out."""
-    given = {name: request.GET.get(name, "").replace("\0", "") for name in ("days", "agent", "model", "user")}
-    days = int(given["days"]) if given["days"] in map(str, PERIODS) else 1
+    filters = {name: request.GET.get(name, "").replace("\0", "") for name in ("days", "agent", "model", "user")}
+    days = int(filters["days"]) if filters["days"] in map(str, PERIODS) else 1
     try:
-        get_user_model()._meta.pk.to_python(given["user"])
+        get_user_model()._meta.pk.to_python(filters["user"])
     except ValidationError:
-        given["user"] = ""
+        filters["user"] = ""
     tenants = figures.tenants_for(request.user)
-    return Wanted(days, given["agent"], given["model"], given["user"], tenants)
+    return Wanted(days, filters["agent"], filters["model"], filters["user"], tenants)
 
 
-class _Page:
-    def __init__(self, found: Dashboard, wanted: Wanted) -> None:
-        self._found, self._wanted = found, wanted
-        self._end = found.now
+class DashboardPage:
+    def __init__(self, data: Dashboard, wanted: Wanted) -> None:
+        self._data, self._wanted = data, wanted
+        self._end = data.now
         self._is_of_model = bool(wanted.model)  # runs have no model: the page then shows calls
 
     def context(self, shows_requests: bool) -> dict[str, Any]:
-        found = self._found
+        data = self._data
         return {
             "title": _("Dashboard"),
             "filters": self._filters(),
             "tiles": [*self._tiles(), *([self._requests_tile()] if shows_requests else []), self._workers_tile()],
             "charts": self._charts(),
             "tables": [self._agents(), self._models(), self._users()],
-            "requests": [self._request(row) for row in found.requests] if shows_requests else None,
+            "requests": [self._request(row) for row in data.requests] if shows_requests else None,
             "requests_url": _admin("humanrequest"),
-            "workers": [self._worker(*worker) for worker in found.workers],
+            "workers": [self._worker(*worker) for worker in data.workers],
             "zone": timezone.get_default_timezone_name(),
-            "until": date_format(found.now, "TIME_FORMAT"),
+            "until": date_format(data.now, "TIME_FORMAT"),
         }
 
     # ------------------------------------------------------------------------------------------------- filters
 
     def _filters(self) -> list[dict[str, Any]]:
-        found, wanted = self._found, self._wanted
-        users = {user.key: visible(user.name) or user.key for user in found.users if user.key}
+        data, wanted = self._data, self._wanted
+        users = {user.key: visible(user.name) or user.key for user in data.users if user.key}
         return [
             _choice("days", _("Period"), str(wanted.days), {str(days): name for days, name in PERIODS.items()}),
-            _choice("agent", _("Agent"), wanted.agent, _same(found.agents), _("All agents")),
-            _choice("model", _("Model"), wanted.model, _same(found.models), _("All models")),
+            _choice("agent", _("Agent"), wanted.agent, _same(data.agents), _("All agents")),
+            _choice("model", _("Model"), wanted.model, _same(data.models), _("All models")),
             _choice("user", _("User"), wanted.user, users, _("All users")),
         ]
 
     def _runs(self, status: str = "", begin: datetime | None = None, end: datetime | None = None, **more: str) -> str:
         """The list of runs in the admin that ended in a time; of live runs without one."""
         wanted = self._wanted
-        given = {"status__exact": status, "agent": wanted.agent, "owner__exact": wanted.user} | more
+        query = {"status__exact": status, "agent": wanted.agent, "owner__exact": wanted.user} | more
         if begin is not None:
-            given["finished_at__gte"] = begin.isoformat()
+            query["finished_at__gte"] = begin.isoformat()
         if end is not None:
-            given["finished_at__lt"] = end.isoformat()
-        return _admin("run", **given)
+            query["finished_at__lt"] = end.isoformat()
+        return _admin("run", **query)
 
     def _ended(self, status: str = "", **more: str) -> str:
-        return self._runs(status, self._found.begin, self._end, **more)
+        return self._runs(status, self._data.begin, self._end, **more)
 
     # --------------------------------------------------------------------------------------------------- tiles
 
     def _tiles(self) -> Iterable[dict[str, Any]]:
-        found, live = self._found, self._found.live
-        now, before = self._tally(found.total), self._tally(found.before)
+        data, live = self._data, self._data.live
+        now, before = self._tally(data.total), self._tally(data.before)
         queued = live.get(Status.QUEUED, 0) + live.get(Status.PENDING, 0)
         yield {
             "name": _("Running now"),
@@ -151,28 +151,28 @@ class _Page:
             "worse": now.failed > before.failed * WORSE,
         }
         median, p95, p95_before = (of.times.percentile(at) for of, at in ((now, 0.5), (now, 0.95), (before, 0.95)))
-        notes = [(_("95th percentile %(time)s") % {"time": show.duration_s(p95)}, "")]
+        notes = [(_("95th percentile %(time)s") % {"time": formats.duration_s(p95)}, "")]
         is_slower = p95 is not None and p95_before is not None and p95 > p95_before * WORSE
         if is_slower:
-            notes.append((_("slower: %(time)s before") % {"time": show.duration_s(p95_before)}, ""))
+            notes.append((_("slower: %(time)s before") % {"time": formats.duration_s(p95_before)}, ""))
         yield {
             "name": _("Median duration of calls") if self._is_of_model else _("Median time at work"),
-            "value": show.duration_s(median),
+            "value": formats.duration_s(median),
             "url": self._ended(Status.COMPLETED),
             "notes": notes,
             "worse": is_slower,
         }
-        spent, cached = found.before.cost, found.total.cached_tokens
+        spent, cached = data.before.cost, data.total.cached_tokens
         yield {
             "name": _("Cost"),
-            "value": charts.money(found.total.cost, found.total.unpriced),
+            "value": charts.money(data.total.cost, data.total.unpriced),
             "url": self._ended(),
             "notes": [
-                (_("%(count)s tokens") % {"count": charts.tokens(found.total.tokens)}, ""),
-                *([(show.cached_share(cached, found.total.input_tokens), "")] if cached else []),
-                *([(self._against(found.total.cost, spent, charts.money), "")] if spent else []),
+                (_("%(count)s tokens") % {"count": charts.tokens(data.total.tokens)}, ""),
+                *([(formats.cached_share(cached, data.total.input_tokens), "")] if cached else []),
+                *([(self._against(data.total.cost, spent, charts.money), "")] if spent else []),
             ],
-            "worse": spent and float(found.total.cost) > float(spent) * WORSE,
+            "worse": spent and float(data.total.cost) > float(spent) * WORSE,
         }
 
     def _against(self, now: Any, before: Any, written: Callable[[Any], str]) -> str:
@@ -185,48 +185,48 @@ class _Page:
         return of.calls if self._is_of_model else of.runs
 
     def _requests_tile(self) -> dict[str, Any]:
-        found = self._found
-        age = found.requests and self._age(found.requests[0].created_at)
+        data = self._data
+        age = data.requests and self._age(data.requests[0].created_at)
         return {
             "name": _("Open approvals"),
-            "value": charts.count(found.open_requests),
+            "value": charts.count(data.open_requests),
             "url": _admin("humanrequest", agent=self._wanted.agent),
             "notes": [(_("oldest: %(age)s") % {"age": age}, "")] if age else [],
         }
 
     def _workers_tile(self) -> dict[str, Any]:
-        found, alive = self._found, sum(self._is_alive(seen) for *_rest, seen in self._found.workers)
-        late = found.swept_at is None or (found.now - found.swept_at).total_seconds() > MISSED * conf.SWEEP_S + 5
-        note = _("no sweep has run") if found.swept_at is None else _("last sweep %(age)s ago")
+        data, alive = self._data, sum(self._is_alive(seen) for *_rest, seen in self._data.workers)
+        late = data.swept_at is None or (data.now - data.swept_at).total_seconds() > MISSED * conf.SWEEP_S + 5
+        note = _("no sweep has run") if data.swept_at is None else _("last sweep %(age)s ago")
         return {
             "name": _("Workers"),
             "value": charts.count(alive),
             "url": _admin("workerprocess"),
-            "notes": [(note % {"age": self._age(found.swept_at)} if found.swept_at else note, "")],
+            "notes": [(note % {"age": self._age(data.swept_at)} if data.swept_at else note, "")],
             "worse": late or not alive,
         }
 
     def _is_alive(self, seen: datetime) -> bool:
-        return (self._found.now - seen).total_seconds() < MISSED * float(conf.HEARTBEAT_S)
+        return (self._data.now - seen).total_seconds() < MISSED * float(conf.HEARTBEAT_S)
 
     def _age(self, at: datetime) -> str:
-        return show.duration_s(max(0.0, (self._found.now - at).total_seconds()))
+        return formats.duration_s(max(0.0, (self._data.now - at).total_seconds()))
 
     # -------------------------------------------------------------------------------------------------- charts
 
     def _charts(self) -> list[dict[str, Any]]:
-        found = self._found
-        slots = [(at, self._name(at), self._tally(of), of) for at, of in found.slots.items()]
-        shown = [one for one in slots if one[0] <= found.now]
-        unit = _("Hour") if found.hourly else _("Day")
+        data = self._data
+        slots = [(at, self._name(at), self._tally(of), of) for at, of in data.slots.items()]
+        begun = [one for one in slots if one[0] <= data.now]
+        unit = _("Hour") if data.hourly else _("Day")
         ended, took, cost = [], [], []
         for at, name, tally, of in slots:
             urls = [self._runs(kind, at, self._next(at)) for kind in KINDS]
             counts = [getattr(tally, kind) for kind in KINDS]
-            titles = [f"{name}: {charts.count(n)} {show.word(kind)}" for n, kind in zip(counts, KINDS, strict=True)]
+            titles = [f"{name}: {charts.count(n)} {formats.word(kind)}" for n, kind in zip(counts, KINDS, strict=True)]
             ended.append(Slot(self._label(at), counts, titles, urls))
             times = [tally.times.percentile(0.5), tally.times.percentile(0.95)]
-            titles = [f"{name}: {show.duration_s(seconds)}" for seconds in times]
+            titles = [f"{name}: {formats.duration_s(seconds)}" for seconds in times]
             took.append(Slot(self._label(at), times, titles, [self._runs("", at, self._next(at))] * 2))
             title = f"{name}: {charts.money(of.cost, of.unpriced)}"
             cost.append(Slot(self._label(at), [float(of.cost)], [title], [self._runs("", at, self._next(at))]))
@@ -237,14 +237,14 @@ class _Page:
         return [
             {
                 "id": "ended",
-                "title": per_hour if found.hourly else per_day,
+                "title": per_hour if data.hourly else per_day,
                 "chart": charts.bars(ended, KINDS),
-                "marks": [(kind, show.word(kind)) for kind in KINDS],
+                "marks": [(kind, formats.word(kind)) for kind in KINDS],
                 "unit": unit,
-                "columns": [show.word(kind) for kind in KINDS],
+                "columns": [formats.word(kind) for kind in KINDS],
                 "rows": [
                     (n, self._runs("", at, self._next(at)), [charts.count(getattr(tally, kind)) for kind in KINDS])
-                    for at, n, tally, _of in shown
+                    for at, n, tally, _of in begun
                 ],
             },
             {
@@ -258,14 +258,14 @@ class _Page:
                     (
                         n,
                         self._runs("", at, self._next(at)),
-                        [show.duration_s(tally.times.percentile(share)) for share in (0.5, 0.95)],
+                        [formats.duration_s(tally.times.percentile(share)) for share in (0.5, 0.95)],
                     )
-                    for at, n, tally, _of in shown
+                    for at, n, tally, _of in begun
                 ],
             },
             {
                 "id": "cost",
-                "title": _("Cost per hour") if found.hourly else _("Cost per day"),
+                "title": _("Cost per hour") if data.hourly else _("Cost per day"),
                 "chart": charts.bars(cost, ["cost"], "${}"),
                 "unit": unit,
                 "columns": [_("model calls"), _("tokens"), _("cost")],
@@ -275,37 +275,37 @@ class _Page:
                         self._runs("", at, self._next(at)),
                         [charts.count(of.calls.total), charts.tokens(of.tokens), charts.money(of.cost, of.unpriced)],
                     )
-                    for at, n, _tally, of in shown
+                    for at, n, _tally, of in begun
                 ],
             },
         ]
 
     def _next(self, at: datetime) -> datetime:
-        return at + timedelta(hours=1) if self._found.hourly else reading.day_of(at, 1)
+        return at + timedelta(hours=1) if self._data.hourly else reading.day_of(at, 1)
 
     def _name(self, at: datetime) -> str:
-        return date_format(at, "TIME_FORMAT" if self._found.hourly else "DATE_FORMAT")
+        return date_format(at, "TIME_FORMAT" if self._data.hourly else "DATE_FORMAT")
 
     def _label(self, at: datetime) -> str:
-        return f"{at:%H}" if self._found.hourly else date_format(at, "j M")
+        return f"{at:%H}" if self._data.hourly else date_format(at, "j M")
 
     # -------------------------------------------------------------------------------------------------- tables
 
     def _address(self, **changes: str) -> str:
         wanted = self._wanted
-        given = {"days": str(wanted.days), "agent": wanted.agent, "model": wanted.model, "user": wanted.user} | changes
-        return f"?{urlencode({name: value for name, value in given.items() if value})}"
+        query = {"days": str(wanted.days), "agent": wanted.agent, "model": wanted.model, "user": wanted.user} | changes
+        return f"?{urlencode({name: value for name, value in query.items() if value})}"
 
     def _agents(self) -> dict[str, Any]:
         rows = []
-        for agent, of in _first(self._found.agents, self._wanted.agent):
+        for agent, of in _first(self._data.agents, self._wanted.agent):
             tally = self._tally(of)
             rows.append(
                 [
                     (visible(agent), self._address(agent=agent)),
                     (charts.count(tally.total), self._ended(agent=agent)),
                     (charts.share(tally.failed, tally.total), self._ended(Status.FAILED, agent=agent)),
-                    (show.duration_s(tally.times.percentile(0.5)), ""),
+                    (formats.duration_s(tally.times.percentile(0.5)), ""),
                     (charts.tokens(of.tokens), ""),
                     (charts.money(of.cost, of.unpriced), ""),
                 ]
@@ -320,11 +320,11 @@ class _Page:
                 (visible(model), self._address(model=model)),
                 (charts.count(of.calls.total), ""),
                 (charts.share(of.calls.failed, of.calls.total), ""),
-                (show.duration_s(of.calls.times.percentile(0.5)), ""),
+                (formats.duration_s(of.calls.times.percentile(0.5)), ""),
                 (charts.tokens(of.tokens), ""),
                 (charts.money(of.cost, of.unpriced), ""),
             ]
-            for model, of in _first(self._found.models, self._wanted.model)
+            for model, of in _first(self._data.models, self._wanted.model)
         ]
         columns = [_("Model"), _("Calls"), _("Errors"), _("Median"), _("Tokens"), _("Cost")]
         return {"id": "models", "title": _("By model"), "columns": columns, "rows": rows}
@@ -338,18 +338,18 @@ class _Page:
                 (charts.tokens(user.tokens), ""),
                 (charts.money(user.cost, user.unpriced), ""),
             ]
-            for user in self._found.users
+            for user in self._data.users
         ]
         columns = [_("User"), _("Runs"), _("Failed"), _("Tokens"), _("Cost")]
         return {"id": "users", "title": _("By user"), "columns": columns, "rows": rows}
 
     def _request(self, row: HumanRequest) -> dict[str, Any]:
         return {
-            "title": words.name_of(row),
+            "title": texts.name_of(row),
             "url": _admin_page("humanrequest", row.pk),
-            "who": words.who(row),
+            "who": texts.who(row),
             "age": self._age(row.created_at),
-            "next": words.next_of(row),
+            "next": texts.next_of(row),
         }
 
     def _worker(self, name: str, runs: int, seen: datetime) -> dict[str, Any]:
@@ -362,8 +362,8 @@ class _Page:
 
 
 def _first(parts: Mapping[str, Figures], only: str) -> list[tuple[str, Figures]]:
-    found = [(name, of) for name, of in parts.items() if only in ("", name)]
-    return sorted(found, key=lambda one: (-one[1].cost, -one[1].tokens, -one[1].runs.total, one[0]))[:PARTS]
+    chosen = [(name, of) for name, of in parts.items() if only in ("", name)]
+    return sorted(chosen, key=lambda one: (-one[1].cost, -one[1].tokens, -one[1].runs.total, one[0]))[:PARTS]
 
 
 def _choice(name: str, label: str, chosen: str, options: Mapping[str, Any], every: str = "") -> dict[str, Any]:
@@ -377,9 +377,9 @@ def _same(names: Iterable[str]) -> dict[str, str]:
     return {name: visible(name) for name in sorted(names)}
 
 
-def _admin(model: str, **given: str) -> str:
+def _admin(model: str, **filters: str) -> str:
     """The list of a model in the admin; empty if the site has none."""
-    query = urlencode({name: value for name, value in given.items() if value})
+    query = urlencode({name: value for name, value in filters.items() if value})
     try:
         return reverse(f"admin:ravi_{model}_changelist") + (f"?{query}" if query else "")
     except NoReverseMatch:

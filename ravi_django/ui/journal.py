@@ -27,14 +27,14 @@ from ravi_django.kernel import ChatMessage
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Turn
 from ravi_django.models.run import RunQuerySet
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.journal.entries import blob_value, internalize
 from ravi_django.runtime.streams import hidden
 from ravi_django.services.shapes import EntrySerializer
 
 ROWS = 20_000  # of one tree
 MATCHES = 2_000  # of one search
-SHOWN = 100_000  # characters of a value on the page; the export has all
+LONGEST = 100_000  # characters of a value on the page; the export has all
 MEMBERS = 200  # of one object or list on the page
 LINE = 80  # characters of a folded value
 LONG = 4_000  # characters: a longer text is folded at first
@@ -78,14 +78,14 @@ def is_cut(runs: list[Run]) -> bool:
     return sum(run.next_seq - 1 for run in runs) > ROWS
 
 
-def rows_of(runs: list[Run], found: Iterable[tuple[UUID, int]] = ()) -> list[Row]:
+def rows_of(runs: list[Run], searched: Iterable[tuple[UUID, int]] = ()) -> list[Row]:
     """The journals of these runs, each in order, ROWS entries at most, of the longest ones the beginning; and the
     entries that a search has found. One query."""
     about = Case(When(kind__in=_ABOUT, then=F("result")), output_field=JSONField())
     ours = Q(run__in=[run.id for run in runs])
     if is_cut(runs):
         ours &= Q(seq__lte=_share(runs))
-        for run_id, matches in groupby(sorted(found), itemgetter(0)):
+        for run_id, matches in groupby(sorted(searched), itemgetter(0)):
             ours |= Q(run=run_id, seq__in=[seq for _, seq in matches])
     entries = JournalEntry.objects.filter(ours).order_by("run_id", "seq")
     columns = entries.values_list(
@@ -94,9 +94,9 @@ def rows_of(runs: list[Run], found: Iterable[tuple[UUID, int]] = ()) -> list[Row
         *("input_tokens", "output_tokens", "cost", "epoch", "started_at", "finished_at"),
     )
     rows = []
-    for has_error, is_error, said, *facts in columns:
+    for has_error, is_error, about_value, *facts in columns:
         failed = has_error or str(is_error).lower() in ("true", "1")
-        rows.append(Row(failed, said if isinstance(said, dict) else {}, *facts))
+        rows.append(Row(failed, about_value if isinstance(about_value, dict) else {}, *facts))
     return rows
 
 
@@ -117,11 +117,11 @@ def search(runs: Iterable[Run], term: str, user: Any) -> set[tuple[UUID, int]]:
     quoted = json.dumps(term, ensure_ascii=False)[1:-1]  # as it is inside JSON
     bodies = {f"{name}_text": Cast(name, TextField()) for name in ("request", "result", "error")}
     inside = Q(request_text__icontains=quoted) | Q(result_text__icontains=quoted) | Q(error_text__icontains=quoted)
-    found = JournalEntry.objects.filter(run__in=[run.id for run in runs]).annotate(**bodies).order_by("run_id", "seq")
-    by_name = found.filter(plain).values_list("run_id", "seq")[:MATCHES]
+    entries = JournalEntry.objects.filter(run__in=[run.id for run in runs]).annotate(**bodies).order_by("run_id", "seq")
+    by_name = entries.filter(plain).values_list("run_id", "seq")[:MATCHES]
     readable = inside & ~Q(kind="pinned", name__startswith="instructions")
     columns = ("run_id", "seq", "kind", "request", "result", "name")
-    by_body = found.filter(readable).values_list(*columns)[:MATCHES]
+    by_body = entries.filter(readable).values_list(*columns)[:MATCHES]
     whole = hidden.sees(user)
     return {
         *by_name,
@@ -132,15 +132,15 @@ def search(runs: Iterable[Run], term: str, user: Any) -> set[tuple[UUID, int]]:
 def entries_of(run: Run, seq: int, user: Any) -> list[dict[str, Any]]:
     """The entry and the others of its effect, its attempts and phases, in order, as REST shows them, with their
     `row`; `is_said`: a later one has the same request."""
-    place = JournalEntry.objects.filter(run=run, seq=seq).values("generation", "path").first()
-    if place is None:
+    effect = JournalEntry.objects.filter(run=run, seq=seq).values("generation", "path").first()
+    if effect is None:
         return []
-    rows = list(JournalEntry.objects.filter(run=run, **place).order_by("seq"))
+    rows = list(JournalEntry.objects.filter(run=run, **effect).order_by("seq"))
     internalize(rows)
-    shown = EntrySerializer(rows, many=True, context={"user": user}).data
+    entries = EntrySerializer(rows, many=True, context={"user": user}).data
     return [
-        {**one, "row": row, "is_said": any(one["request"] == other["request"] for other in shown[number + 1 :])}
-        for number, (one, row) in enumerate(zip(shown, rows, strict=True))
+        {**one, "row": row, "is_said": any(one["request"] == other["request"] for other in entries[number + 1 :])}
+        for number, (one, row) in enumerate(zip(entries, rows, strict=True))
     ]
 
 
@@ -149,7 +149,7 @@ def edited(entry: dict[str, Any]) -> list[tuple[str, str]]:
     request = entry["request"]
     if not isinstance(request, dict) or "ran_with" not in request:
         return []
-    return show.difference(request.get("arguments"), request["ran_with"])
+    return formats.difference(request.get("arguments"), request["ran_with"])
 
 
 def replay_difference(run: Run, user: Any) -> dict[str, Any] | None:
@@ -163,7 +163,7 @@ def replay_difference(run: Run, user: Any) -> dict[str, Any] | None:
     if not hidden.sees(user) and (row is None or hidden.is_marked(row.kind, row.request, row.result, row.name)):
         sides = [_without_arguments(side) for side in sides]
     seq = row.seq if row is not None else 0
-    return {"seq": seq, "before": max(0, seq - 1), "lines": show.difference(*sides)}
+    return {"seq": seq, "before": max(0, seq - 1), "lines": formats.difference(*sides)}
 
 
 def _without_arguments(call: Any) -> Any:
@@ -189,7 +189,7 @@ def new_since(call: JournalEntry, user: Any, *, with_instructions: bool) -> dict
         "before": before,
         "messages": [(one.request or {}).get("messages", 0) for one in (before, call)],
         "is_instructed_anew": instructions[0] != instructions[1],
-        "instructions": show.difference(*map(_text_of, instructions)) if with_instructions else [],
+        "instructions": formats.difference(*map(_text_of, instructions)) if with_instructions else [],
         "tools": [f"+ {name}" for name in sorted(tools[1] - tools[0])]
         + [f"- {name}" for name in sorted(tools[0] - tools[1])],
         "added": [*_results(ours.filter(seq__gte=before.seq), user), *_received(before, call, user)],
@@ -213,9 +213,9 @@ def sent(call: JournalEntry, user: Any, *, with_instructions: bool) -> dict[str,
     text = _text_of(instructions) if with_instructions else None
     return {
         "count": count,
-        "instructions": text and visible(text[:SHOWN]),
+        "instructions": text and visible(text[:LONGEST]),
         "tools": [(visible(str(tool.get("name", ""))), folded(tool)) for tool in tools or ()],
-        "messages": [(role, show.blocks(blocks)) for role, blocks in messages],
+        "messages": [(role, formats.blocks(blocks)) for role, blocks in messages],
         "json": copied({"instructions": text, "tools": tools, "messages": messages}),
     }
 
@@ -247,8 +247,8 @@ def _messages_before(call: JournalEntry, user: Any, most: int) -> Iterator[tuple
 def _bodies(part: str, *calls: JournalEntry) -> list[Any]:
     """The stored instructions or tools of each call."""
     names = [(call.digests or {}).get(part, "") for call in calls]
-    kept = {blob.id: blob_value(blob) for blob in Blob.objects.filter(id__in=names)}
-    return [kept.get(name) for name in names]
+    values = {blob.id: blob_value(blob) for blob in Blob.objects.filter(id__in=names)}
+    return [values.get(name) for name in names]
 
 
 def _text_of(instructions: Any) -> str | None:
@@ -256,18 +256,20 @@ def _text_of(instructions: Any) -> str | None:
 
 
 def _results(rows: Any, user: Any) -> list[dict[str, Any]]:
-    found = list(rows.filter(kind__in=_ADDS, result__isnull=False).order_by("seq")[:ADDED])
-    internalize(found)
-    shown = EntrySerializer(found, many=True, context={"user": user}).data
-    return [{"seq": one["seq"], "name": one["name"] or one["kind"], "shown": folded(one["result"])} for one in shown]
+    entries = list(rows.filter(kind__in=_ADDS, result__isnull=False).order_by("seq")[:ADDED])
+    internalize(entries)
+    results = EntrySerializer(entries, many=True, context={"user": user}).data
+    return [{"seq": one["seq"], "name": one["name"] or one["kind"], "shown": folded(one["result"])} for one in results]
 
 
 def _received(before: JournalEntry, call: JournalEntry, user: Any) -> list[dict[str, Any]]:
     """The chat messages that the agent received between the two calls."""
     places = {"id__gt": before.read_upto or 0, "id__lte": call.read_upto or 0}
-    found = InboxMessage.objects.filter(run=call.run_id, **places).order_by("id")[:ADDED]
-    said = [(one.body["payload"].get("message") or {}).get("content") for one in found]
-    return [{"shown": folded(content if hidden.sees(user) else hidden.blocks(content))} for content in said if content]
+    messages = InboxMessage.objects.filter(run=call.run_id, **places).order_by("id")[:ADDED]
+    contents = [(one.body["payload"].get("message") or {}).get("content") for one in messages]
+    return [
+        {"shown": folded(content if hidden.sees(user) else hidden.blocks(content))} for content in contents if content
+    ]
 
 
 # --------------------------------------------------------------------------------------------------------- JSON
@@ -276,7 +278,7 @@ def _received(before: JournalEntry, call: JournalEntry, user: Any) -> list[dict[
 def copied(value: Any) -> str:
     """JSON for the clipboard; none that would make the page slow."""
     text = _pretty(value)
-    return text if len(text) <= 10 * SHOWN else ""
+    return text if len(text) <= 10 * LONGEST else ""
 
 
 def _pretty(value: Any) -> str:
@@ -286,7 +288,7 @@ def _pretty(value: Any) -> str:
 def folded(value: Any, depth: int = 0, is_open: bool = True) -> SafeString:
     """JSON whose objects, lists and long texts fold to one line. Open: the outermost one and what is alone in it."""
     text = json.dumps(value, ensure_ascii=False)
-    if not isinstance(value, dict | list) or not value or len(text) > SHOWN or depth > 20:
+    if not isinstance(value, dict | list) or not value or len(text) > LONGEST or depth > 20:
         return _leaf(value if isinstance(value, str) and "\n" in value else text)
     pairs: Collection[tuple[Any, Any]] = value.items() if isinstance(value, dict) else [*enumerate(value)]
     inner = format_html_join(
@@ -304,7 +306,7 @@ def folded(value: Any, depth: int = 0, is_open: bool = True) -> SafeString:
 
 
 def _leaf(text: str) -> SafeString:
-    inner = format_html("<span>{}</span>", visible(text[:SHOWN]) + ("…" if len(text) > SHOWN else ""))
+    inner = format_html("<span>{}</span>", visible(text[:LONGEST]) + ("…" if len(text) > LONGEST else ""))
     count = ngettext("%(count)s character", "%(count)s characters", len(text)) % {"count": f"{len(text):,}"}
     return inner if len(text) <= LONG else _fold(count, text, inner, is_open=False)
 

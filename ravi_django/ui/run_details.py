@@ -9,7 +9,7 @@ from typing import Any
 from django.utils.translation import gettext
 
 from ravi_django.models import Agent, BudgetAccount, InboxMessage, Run
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.budgets.accounts import tree_account
 
 OUTPUT = 20_000  # characters
@@ -24,27 +24,27 @@ def details_of(run: Run) -> dict[str, Any]:
         "facts": [(name, _as_text(value)) for name, value in _facts(run) if value not in (None, "")],
         "agent": Agent.objects.filter(address=run.agent).first() if has_spec else None,
         "budget": [] if account is None else _budget(account),
-        "input": show.as_text(payload),
-        "output": show.pretty(run.output, OUTPUT),
+        "input": formats.as_text(payload),
+        "output": formats.pretty(run.output, OUTPUT),
     }
 
 
 def _as_text(value: Any) -> str:
-    return show.moment(value) if isinstance(value, datetime) else str(value)
+    return formats.moment(value) if isinstance(value, datetime) else str(value)
 
 
 def _facts(run: Run) -> list[tuple[str, Any]]:
-    cancelled = run.cancel_requested_at and f"{show.moment(run.cancel_requested_at)} · {run.cancel_reason}"
+    cancelled = run.cancel_requested_at and f"{formats.moment(run.cancel_requested_at)} · {run.cancel_reason}"
     return [
         ("ID", run.id),
         (gettext("Created"), run.created_at),
-        (gettext("Queue time"), run.started_at and show.between(run.created_at, run.started_at)),
+        (gettext("Queue time"), run.started_at and formats.between(run.created_at, run.started_at)),
         (gettext("Priority"), run.get_priority_display()),
         (gettext("Tenant"), run.tenant),
         (gettext("Deadline"), run.deadline),
-        (gettext("Budget"), show.as_text(run.budget)),
-        (gettext("Metadata"), show.as_text(run.metadata)),
-        (gettext("Waiting for"), show.as_text(run.waiting_on if run.waits_for else None)),
+        (gettext("Budget"), formats.as_text(run.budget)),
+        (gettext("Metadata"), formats.as_text(run.metadata)),
+        (gettext("Waiting for"), formats.as_text(run.waiting_on if run.waits_for else None)),
         (gettext("Not before"), run.wake_at),
         (gettext("Cancellation requested"), cancelled),
         (gettext("Leased by"), run.lease_owner),
@@ -70,5 +70,5 @@ def _budget(account: BudgetAccount) -> list[tuple[str, list[str]]]:
 
 def _amount(value: int | Decimal | None) -> str:
     if value is None:
-        return show.NONE
-    return show.money(value) if isinstance(value, Decimal) else f"{value:,}"
+        return formats.NONE
+    return formats.money(value) if isinstance(value, Decimal) else f"{value:,}"

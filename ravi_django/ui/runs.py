@@ -26,7 +26,7 @@ from django.views.decorators.csrf import ensure_csrf_cookie
 from pydantic_core import to_json
 
 from ravi_django.models import HumanRequest, Run, Status
-from ravi_django.pages import show, words
+from ravi_django.pages import formats, texts
 from ravi_django.pages.context import input_of
 from ravi_django.pages.run_rights import RunRights, actions_of, may_fork
 from ravi_django.runtime.budgets.accounts import TreeUsage
@@ -38,10 +38,10 @@ from ravi_django.runtime.teams.slots import reached
 from ravi_django.services.request_shapes import marked
 from ravi_django.services.shapes import EntrySerializer, RunSerializer
 from ravi_django.ui import journal
-from ravi_django.ui.access import Page, admin_list, problem
+from ravi_django.ui.login import Page, admin_list, problem
 from ravi_django.ui.run_details import details_of
+from ravi_django.ui.texts import script_words
 from ravi_django.ui.timeline import KINDS, Drawn, Timeline, workers_lane
-from ravi_django.ui.words import script_words
 from ravi_django.users import has, name_of, permits
 
 PART = 300  # lanes
@@ -49,7 +49,7 @@ REQUESTS = 20  # open ones
 INPUT = 400  # characters of what the run began with
 EXPORTED = 200  # rows a query
 GROWTH = 1.02  # of a live run's time: its bars are drawn again
-SHOWN = ("id", "status", "next_seq", "lease_epoch", "cancel_requested_at", "input_tokens", "output_tokens", "cost")
+TAGGED = ("id", "status", "next_seq", "lease_epoch", "cancel_requested_at", "input_tokens", "output_tokens", "cost")
 
 
 @method_decorator(ensure_csrf_cookie, name="dispatch")  # the script sends the cookie's token
@@ -61,12 +61,12 @@ class RunView(Page):
             return problem(request, 404, _("There is no such run."))
         if "entry" in request.GET and request.GET.get("part") == "detail":
             return render(request, "ravi/ui/run_entry.html", {"entry": _entry(request, run, rights), "run": run})
-        shown = _Shown(request, run, rights)
-        tag = shown.tag()
+        page = RunPage(request, run, rights)
+        tag = page.tag()
         unchanged = get_conditional_response(request, etag=tag)
         if unchanged is not None:
             return unchanged
-        response = render(request, "ravi/ui/run.html", shown.context())
+        response = render(request, "ravi/ui/run.html", page.context())
         response["ETag"] = tag
         return response
 
@@ -128,35 +128,35 @@ def _entry(request: HttpRequest, run: Run, rights: RunRights) -> dict[str, Any] 
     if not (seq.isascii() and seq.isdigit() and len(seq) < 18):
         return None
     try:
-        found = rights.runs().filter(id=UUID(run_id)).first() if run_id else run
+        entry_run = rights.runs().filter(id=UUID(run_id)).first() if run_id else run
     except ValueError:
         return None
-    if found is None or found.tree_id != run.tree_id or not rights.may_read_journal(found):
+    if entry_run is None or entry_run.tree_id != run.tree_id or not rights.may_read_journal(entry_run):
         return None
-    if not (rows := journal.entries_of(found, int(seq), request.user)):
+    if not (rows := journal.entries_of(entry_run, int(seq), request.user)):
         return None
     bodies = [
         {
             **entry,
-            "took": show.between(entry["row"].started_at, entry["row"].finished_at),
+            "took": formats.between(entry["row"].started_at, entry["row"].finished_at),
             "trace": entry["row"].trace if hidden.sees(request.user) else None,
             "edited": [] if entry["is_said"] else journal.edited(entry),
             "shown": [(name, journal.folded(entry[name]), journal.copied(entry[name])) for name in _bodies(entry)],
         }
         for entry in rows
     ]
-    address = urlencode({"entry": f"{found.id}.{rows[0]['seq']}"})
-    with_instructions = rights.operates_on(found)
+    address = urlencode({"entry": f"{entry_run.id}.{rows[0]['seq']}"})
+    with_instructions = rights.operates_on(entry_run)
     return {
-        "run": found,
+        "run": entry_run,
         "sent": journal.sent(rows[-1]["row"], request.user, with_instructions=with_instructions),
         "new": journal.new_since(rows[-1]["row"], request.user, with_instructions=with_instructions),
         "first": bodies[0],
         "rows": bodies,
         "before": int(rows[0]["seq"]) - 1,
         "address": f"?{address}",
-        "is_operated": rights.operates_on(found),
-        "may_fork": rows[0]["seq"] > 1 and rights.may_act(found) and may_fork(request.user, found),
+        "is_operated": rights.operates_on(entry_run),
+        "may_fork": rows[0]["seq"] > 1 and rights.may_act(entry_run) and may_fork(request.user, entry_run),
     }
 
 
@@ -165,7 +165,7 @@ def _bodies(entry: dict[str, Any]) -> list[str]:
     return [name for name in names if entry[name] is not None]
 
 
-class _Shown:
+class RunPage:
     def __init__(self, request: HttpRequest, run: Run, rights: RunRights) -> None:
         self._request, self._run, self._user, self._rights = request, run, request.user, rights
         self._runs = journal.runs_of(run, rights.runs())
@@ -179,7 +179,7 @@ class _Shown:
         is_live = any(not one.is_terminal for one in self._runs)
         age_s = max(1.0, (self._now - self._runs[0].created_at).total_seconds())
         length = [self._now.timestamp() // 60, log(age_s) // log(GROWTH)] if is_live else []
-        runs = [[getattr(one, name) for name in SHOWN] for one in self._runs]
+        runs = [[getattr(one, name) for name in TAGGED] for one in self._runs]
         asked = [(request.id, request.version) for request in self._asked]
         reader = [self._user.pk, get_language(), self._request.get_full_path()]
         return f'"{sha256(repr([reader, runs, asked, length]).encode()).hexdigest()}"'
@@ -187,14 +187,14 @@ class _Shown:
     def context(self) -> dict[str, Any]:
         request, run, rights = self._request, self._run, self._rights
         asked = {name: request.GET.get(name, "").replace("\0", "") for name in ("q", "kind", "time", "entry")}
-        found = journal.search(self._readable, asked["q"], self._user) if asked["q"] and self._readable else None
-        rows = journal.rows_of(self._readable, found or ())
+        matches = journal.search(self._readable, asked["q"], self._user) if asked["q"] and self._readable else None
+        rows = journal.rows_of(self._readable, matches or ())
         timeline = Timeline(self._runs, rows, self._now, is_whole=asked["time"] == "true")
-        lanes = timeline.chosen(asked["kind"], found)
+        lanes = timeline.chosen(asked["kind"], matches)
         first, until = (_number(request, name, default) for name, default in (("from", 0), ("upto", 0)))
         part = lanes[first : max(until, first + PART)]
         is_staff = has(self._user, "is_superuser") or has(self._user, "is_staff")
-        kept = {name: value for name, value in asked.items() if value and name != "entry"}
+        filters = {name: value for name, value in asked.items() if value and name != "entry"}
         return {
             "run": run,
             "mount": request.path[: request.path.rindex("ui/runs/")],
@@ -207,13 +207,13 @@ class _Shown:
             "is_cut": journal.is_cut(self._readable),
             "workers": workers_lane(timeline),
             "lanes": [Drawn(lane, timeline.axis) for lane in part],
-            "query": urlencode(kept),
+            "query": urlencode(filters),
             "count": len(lanes),
             "shown": first + len(part),
-            "next": urlencode({**kept, "from": first + len(part)}) if first + len(part) < len(lanes) else "",
+            "next": urlencode({**filters, "from": first + len(part)}) if first + len(part) < len(lanes) else "",
             "entry": _entry(request, run, rights) if asked["entry"] else None,
-            "input": show.snippet(" ".join(block["shown"]["text"] for block in input_of(run)), INPUT),
-            "output": show.snippet(run.output, INPUT) if run.status == Status.COMPLETED and run.output else "",
+            "input": formats.snippet(" ".join(block["shown"]["text"] for block in input_of(run)), INPUT),
+            "output": formats.snippet(run.output, INPUT) if run.status == Status.COMPLETED and run.output else "",
             "diff": journal.replay_difference(run, self._user) if self._is_readable else None,
             "error": run.error if isinstance(run.error, dict) else None,
             "requests": self._requests(),
@@ -229,13 +229,13 @@ class _Shown:
 
     def _sums(self, timeline: Timeline) -> list[tuple[str, str]]:
         run, usage = self._run, TreeUsage.of(self._runs)
-        work = f"{show.duration(timeline.axis.work)} / " if self._is_readable else ""
+        work = f"{formats.duration(timeline.axis.work)} / " if self._is_readable else ""
         sums = [
             (_("Owner"), name_of(run.owner) if run.owner else _("the system")),
-            (_("Starts at") if run.start_at else _("Started"), show.moment(run.start_at or run.started_at)),
-            (_("At work / total") if work else _("Total"), f"{work}{show.duration(timeline.axis.total)}"),
-            (_("Tokens in → out"), show.tokens(usage.input_tokens, usage.output_tokens, usage.cached_tokens)),
-            (_("Cost"), show.money(usage.cost, unknown=usage.cost_unknown) if usage.input_tokens else show.NONE),
+            (_("Starts at") if run.start_at else _("Started"), formats.moment(run.start_at or run.started_at)),
+            (_("At work / total") if work else _("Total"), f"{work}{formats.duration(timeline.axis.total)}"),
+            (_("Tokens in → out"), formats.tokens(usage.input_tokens, usage.output_tokens, usage.cached_tokens)),
+            (_("Cost"), formats.money(usage.cost, unknown=usage.cost_unknown) if usage.input_tokens else formats.NONE),
             (_("Runs"), f"{usage.runs:,}"),
         ]
         return [*sums, (_("Takeovers"), f"{timeline.takeovers:,}")] if self._is_readable else sums
@@ -244,17 +244,17 @@ class _Shown:
     def _asked(self) -> list[HumanRequest]:
         """The open requests of the tree that the user may read."""
         tree = self._run.tree_id
-        found = rights.visible(self._user).filter(Q(run=tree) | Q(run__root=tree), status=HumanRequest.Status.PENDING)
-        return list(found.select_related("run", "owner").order_by("id")[:REQUESTS])
+        rows = rights.visible(self._user).filter(Q(run=tree) | Q(run__root=tree), status=HumanRequest.Status.PENDING)
+        return list(rows.select_related("run", "owner").order_by("id")[:REQUESTS])
 
     def _requests(self) -> list[dict[str, Any]]:
         rows = marked(self._asked, self._user)
         return [
             {
                 "id": row.id,
-                "title": row.tool if row.hides else words.title_of(row),
-                "who": words.who(row),
-                "next": words.next_of(row),
+                "title": row.tool if row.hides else texts.title_of(row),
+                "who": texts.who(row),
+                "next": texts.next_of(row),
             }
             for row in rows
         ]

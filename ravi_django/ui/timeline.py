@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from ravi_django.conf import conf
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Phase, Run, Status
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.ui.axis import Axis, Span, percent
 from ravi_django.ui.journal import Row
 
@@ -82,7 +82,7 @@ class Timeline:
     def __init__(self, runs: list[Run], rows: Iterable[Row], now: datetime, *, is_whole: bool = False) -> None:
         self._now = now
         self._runs = {run.id: run for run in runs}
-        self._rows = {run_id: list(found) for run_id, found in groupby(rows, key=lambda row: row.run_id)}
+        self._rows = {run_id: list(group) for run_id, group in groupby(rows, key=lambda row: row.run_id)}
         self.leases: list[Lease] = []
         self.lost: list[datetime] = []
         self._waits: dict[Row, Bar] = {}  # of the rows of suspensions
@@ -108,19 +108,19 @@ class Timeline:
     def workers(self) -> int:
         return len({lease.worker for lease in self.leases})
 
-    def chosen(self, kind: str, found: set[tuple[UUID, int]] | None) -> list[Lane]:
+    def chosen(self, kind: str, matches: set[tuple[UUID, int]] | None) -> list[Lane]:
         """The lanes of a kind, and a search's matches, each with its run. A search without a kind is in everything."""
-        keeps = _KEEPS.get(kind or ("all" if found is not None else ""), _KEEPS[""])
-        kept = [
+        keeps = _KEEPS.get(kind or ("all" if matches is not None else ""), _KEEPS[""])
+        lanes = [
             lane
             for lane in self.lanes
             if lane.tone == "run"
-            or (keeps(lane) and (found is None or any((row.run_id, row.seq) in found for row in lane.rows)))
+            or (keeps(lane) and (matches is None or any((row.run_id, row.seq) in matches for row in lane.rows)))
         ]
-        if found is None and kind in ("", "all"):
-            return kept
-        used = {lane.run.id for lane in kept if lane.tone != "run"}
-        return [lane for lane in kept if lane.tone != "run" or lane.run.id in used]
+        if matches is None and kind in ("", "all"):
+            return lanes
+        used = {lane.run.id for lane in lanes if lane.tone != "run"}
+        return [lane for lane in lanes if lane.tone != "run" or lane.run.id in used]
 
     # ------------------------------------------------------------------------------------------------ lanes
 
@@ -159,12 +159,12 @@ class Timeline:
         rows = self._rows.get(run.id, [])
         end = run.finished_at or self._now
         lane.took = end - run.created_at
-        held = [list(found) for _, found in groupby(rows, key=lambda row: row.epoch)]
-        held = [found for found in held if any(row.kind in _OF_LEASES for row in found)]
+        held = [list(group) for _, group in groupby(rows, key=lambda row: row.epoch)]
+        held = [group for group in held if any(row.kind in _OF_LEASES for row in group)]
         is_running = run.status == Status.RUNNING
-        for found, after in zip_longest(held, held[1:]):
-            first = next((row for row in found if row.kind in ("run.started", "run.resumed")), found[0])
-            begin, last = min(row.started_at for row in found), max(row.finished_at for row in found)
+        for group, after in zip_longest(held, held[1:]):
+            first = next((row for row in group if row.kind in ("run.started", "run.resumed")), group[0])
+            begin, last = min(row.started_at for row in group), max(row.finished_at for row in group)
             if is_running and after is None and first.epoch == run.lease_epoch:
                 last = max(last, self._now)
             if (taken := next((row for row in after or () if row.about.get("after")), None)) is not None:
@@ -173,7 +173,7 @@ class Timeline:
             if first.about.get("after"):
                 self._taken[first] = begin  # its own times are those of the commit that it waited for
                 lane.lost.append(begin)
-            for row in found:
+            for row in group:
                 if row.kind == "run.suspended":
                     until = end if after is None else min(row.started_at for row in after)
                     self._waits[row] = Bar("bar-wait", last, max(last, until))
@@ -250,11 +250,11 @@ class Drawn:
         self.bars = [_drawn(bar, axis) for bar in lane.bars]
         self.lost = [percent(axis.x(at)) for at in lane.lost]
         begin = min((bar.begin for bar in lane.bars), default=None)
-        self.since = "" if begin is None else f"+{show.duration(begin - axis.begin)}"
-        self.took = show.duration(lane.took) if lane.took else ""
-        self.cost = show.money(lane.cost) if lane.cost is not None else ""
+        self.since = "" if begin is None else f"+{formats.duration(begin - axis.begin)}"
+        self.took = formats.duration(lane.took) if lane.took else ""
+        self.cost = formats.money(lane.cost) if lane.cost is not None else ""
         if gone := next((bar for bar in lane.bars if bar.tone == "bar-gone"), None):
-            self.took, self.cost = show.duration(gone.end - gone.begin), show.money(None, unknown=True)
+            self.took, self.cost = formats.duration(gone.end - gone.begin), formats.money(None, unknown=True)
 
 
 def workers_lane(timeline: Timeline) -> dict[str, Any]:
@@ -269,10 +269,10 @@ def _drawn(bar: Bar, axis: Axis) -> tuple[str, str, str]:
 
 def _effects(rows: list[Row]) -> list[list[Row]]:
     """The rows of one place in the agent's code together, in the order of their first ones."""
-    found: dict[tuple[int, str], list[Row]] = {}
+    effects: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
-        found.setdefault((row.generation, row.path), []).append(row)
-    return list(found.values())
+        effects.setdefault((row.generation, row.path), []).append(row)
+    return list(effects.values())
 
 
 def _tone(row: Row) -> str:
@@ -299,7 +299,7 @@ def _waits_for(row: Row) -> str:
     until = [parse_datetime(wait["until"]) for wait in waits if isinstance(wait.get("until"), str)]
     label = _("waits for %(what)s") % {"what": ", ".join(dict.fromkeys(names)) or "…"}
     ends = min(filter(None, until), default=None)
-    return visible(f"{label} · {_('until %(at)s') % {'at': show.moment(ends)}}" if ends else label)
+    return visible(f"{label} · {_('until %(at)s') % {'at': formats.moment(ends)}}" if ends else label)
 
 
 def _label(rows: list[Row]) -> str:
@@ -308,7 +308,7 @@ def _label(rows: list[Row]) -> str:
         return _waits_for(first)
     name = visible(first.name)
     attempts = max(row.attempt for row in rows)
-    words = {
+    text = {
         "llm.call": _("model · %(name)s"),
         "tool.call": "%(name)s",
         "ask": _("wait for %(name)s"),
@@ -319,7 +319,7 @@ def _label(rows: list[Row]) -> str:
         "ask.replied": _("reply"),
         "run.resumed": _("worker lost, taken over") if first.about.get("after") else "run.resumed",
     }.get(first.kind, f"{first.kind} %(name)s")
-    label = (words % {"name": name}).strip()
+    label = (text % {"name": name}).strip()
     if attempts == 1:
         return label
     tries = ngettext("%(count)s attempt", "%(count)s attempts", attempts) % {"count": attempts}

@@ -22,8 +22,8 @@ from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.streams import hidden, live, reading
 from ravi_django.services import openings
 from ravi_django.services.openings import Credential, Opening, watched
-from ravi_django.ws import access, commands
-from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, TOO_MANY, UNSUPPORTED, Refused, query, uuid_of
+from ravi_django.ws import auth, commands
+from ravi_django.ws.auth import BAD_REQUEST, NOT_FOUND, TOO_MANY, UNSUPPORTED, Refused, query, uuid_of
 
 log = logging.getLogger("ravi.ws")
 
@@ -82,8 +82,8 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def connect(self) -> None:
         await self.accept()  # refusals too: a browser shows the code only of an accepted socket
         try:
-            self.user, self.credential = await access.user_of(self.scope)
-            self.after = access.after_of(self.scope)
+            self.user, self.credential = await auth.user_of(self.scope)
+            self.after = auth.after_of(self.scope)
             await self.find()
             slot = await readers().call(limits.open_one, self.user, "sockets")
         except Refused as refusal:
@@ -150,7 +150,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _obey(self, command: commands.Command) -> dict[str, str]:
         """Returns the ids of the run and the request for the client."""
-        user = await readers().call(access.sender, self.user.pk, self.credential)
+        user = await readers().call(auth.sender, self.user.pk, self.credential)
         if isinstance(command, commands.Answer):
             run_id = await readers().call(commands.Answering(command, user))
             return {"request": str(UUID(command.request)), "run": str(run_id)}
@@ -203,7 +203,7 @@ class UnknownPath(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def connect(self) -> None:
         await self.accept()
         with suppress(Exception):
-            await access.user_of(self.scope)  # use the ticket: this address is in the site's log
+            await auth.user_of(self.scope)  # use the ticket: this address is in the site's log
         await self.close(NOT_FOUND, "there is no such socket")
 
 

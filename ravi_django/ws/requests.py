@@ -26,7 +26,7 @@ from ravi_django.runtime.people import rights as people_rights
 from ravi_django.runtime.streams.buffer import REQUESTS, get_buffer
 from ravi_django.runtime.streams.frames import name_of
 from ravi_django.services.request_shapes import NOT_SHOWN, RequestSerializer, mark, marked
-from ravi_django.ws.access import UNKNOWN_USER, Refused, active
+from ravi_django.ws.auth import UNKNOWN_USER, Refused, active
 from ravi_django.ws.consumer import StreamConsumer
 
 PENDING = HumanRequest.Status.PENDING

@@ -20,7 +20,7 @@ from django.test import Client
 from django.utils import translation
 
 from ravi_django.models import Schedule
-from ravi_django.models.names import WORDS
+from ravi_django.models.names import ROW_VALUES
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.inbox import logged_in, person
 from tests.support.runs import make_run
@@ -113,7 +113,7 @@ def english_left(english: str, german: str, known: set[str]) -> list[str]:
     no such text."""
     fine = SAME | NOT_OURS
     both = texts(english) & texts(german)
-    return sorted(text for text in both if set(WORD.findall(text)) - known - fine or text in WORDS - fine)
+    return sorted(text for text in both if set(WORD.findall(text)) - known - fine or text in ROW_VALUES - fine)
 
 
 def link_in(letter: Any) -> str:

@@ -119,7 +119,7 @@ from ravi_django.models import *
 from ravi_django.management import diagnosis
 from tests.support import world
 from ravi_django.testing import ScriptedModel, run_until_idle
-from ravi_django.ws.access import active
+from ravi_django.ws.auth import active
 from tests.support.asked import approval_of
 names = {get_user_model().USERNAME_FIELD: "ada@example.com", "email": "ada@example.com"}
 fields = {field.name for field in get_user_model()._meta.fields}

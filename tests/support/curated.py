@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from project import feeds
 from ravi_django.models import JournalEntry, Run, Session
-from ravi_django.models.ids import uuid7
+from ravi_django.models.base import uuid7
 
 
 def curated(user: Any, titles: Iterable[str], *, agent: str = feeds.READER, **more: Any) -> list[JournalEntry]:

@@ -34,7 +34,7 @@ kernel.identity: TopicId
 kernel.people: Addressees
 limits: close_one limits_count=count limits_limit=limit open_one OPEN_S limits_take=take
 management.diagnosis: doctor=examine
-models.ids: ids_last=_last uuid7
+models.base: ids_last=_last uuid7
 runtime.budgets.accounts: accounts_of accounts_forget=forget refresh_daily=refresh
 runtime.budgets.ledger: Amount BUDGETS_CALLS=CALLS Exhausted free_abandoned BUDGETS_REFUSED=REFUSED reserve
     budgets_settled=settled

@@ -88,10 +88,10 @@ class ObjectField(forms.JSONField):
             return InvalidJSONInput(data)
 
     def clean(self, value: Any) -> Any:
-        found = super().clean(value)
-        if found is not None and not isinstance(found, dict):
+        json_object = super().clean(value)
+        if json_object is not None and not isinstance(json_object, dict):
             raise forms.ValidationError(gettext('Enter a JSON object like {"name": "value"}.'))
-        return found or None
+        return json_object or None
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return super().has_changed(initial or None, data)
@@ -147,7 +147,7 @@ class VariablesField(forms.Field):
 
 def rows_of(variables: Any) -> list[dict[str, Any]]:
     """The table's rows for a spec's variables."""
-    found = variables if isinstance(variables, dict) else {}
+    declarations = variables if isinstance(variables, dict) else {}
     return [
         {
             "name": name,
@@ -156,20 +156,20 @@ def rows_of(variables: Any) -> list[dict[str, Any]]:
             "required": bool(declaration.get("required")),
             "sample": "",
         }
-        for name, declaration in found.items()
+        for name, declaration in declarations.items()
         if isinstance(declaration, dict)
     ]
 
 
 def declared(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """A spec's variables from the table's rows."""
-    found = {}
+    variables = {}
     for row in rows:
         entry = {"description": row["description"], "required": row["required"] or None}
         if row["default"]:
             entry["default"] = from_text(row["default"])
-        found[row["name"]] = {key: value for key, value in entry.items() if value not in (None, "")}
-    return found
+        variables[row["name"]] = {key: value for key, value in entry.items() if value not in (None, "")}
+    return variables
 
 
 def samples(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -242,17 +242,17 @@ class ApproversField(forms.CharField):
         if not text:
             return None
         try:
-            found = Approvers.of(read_json(text) if text[0] in '{["' else text)
+            parsed = Approvers.of(read_json(text) if text[0] in '{["' else text)
         except InvalidInputError as error:
             raise ValidationError(str(error)) from error
         except ValueError:
             raise ValidationError(gettext('Enter an address (group:finance) or JSON ({"pay": "staff"}).')) from None
-        if gone := missing(found):
+        if gone := missing(parsed):
             raise ValidationError(
                 gettext("No such user, group or permission: %(names)s. Create it first, or enter another address."),
                 params={"names": ", ".join(gone)},
             )
-        return found.to_json()
+        return parsed.to_json()
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return (self.prepare_value(initial) or "") != "\n".join((data or "").splitlines()).strip()

@@ -329,9 +329,9 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
             self.add_error(self._field_of(error.field or ""), str(error))
             return None
 
-    def _field_of(self, place: str) -> str | None:
+    def _field_of(self, spec_path: str) -> str | None:
         """The form's field for a place in the spec, such as `budget.max_tokens` or `tool_names.1`."""
-        parts = place.split(".")
+        parts = spec_path.split(".")
         names = ("_".join(parts[:count]) for count in range(len(parts), 0, -1))
         return next((name for name in names if name in self.fields), None)
 
@@ -348,8 +348,8 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         self.data = self.data.copy()  # type: ignore[attr-defined]
         self.data[self.add_prefix("version")] = str(current)  # type: ignore[index]
         link = reverse("admin:ravi_agent_version", args=[self.instance.pk, current])
-        words = gettext(
+        message = gettext(
             'Somebody saved <a href="{}">version {}</a> while you were editing. Your changes are all below, '
             "but not saved. Look at that version, then save again to replace it."
         )
-        self.add_error(None, format_html(words, link, current))
+        self.add_error(None, format_html(message, link, current))

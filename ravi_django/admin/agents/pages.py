@@ -21,7 +21,7 @@ from ravi_django.agents.memory.compaction.tokens import estimate
 from ravi_django.agents.tools.delegate import AgentTool
 from ravi_django.kernel import AgentId, ChatMessage, InvalidInputError, Role
 from ravi_django.models import Agent, Run
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.catalog.prompts import PromptTemplate, facts_of
 from ravi_django.runtime.catalog.registry import known_addresses
 from ravi_django.runtime.catalog.specs import save_spec
@@ -74,7 +74,7 @@ def _tools_of_form(form: AgentForm) -> list[Any]:
 
 def _shown_tool(tool: Any) -> dict[str, Any]:
     spec = tool.spec
-    schema = show.pretty(spec.parameters, None) or {"text": ""}
+    schema = formats.pretty(spec.parameters, None) or {"text": ""}
     return {"name": spec.name, "description": spec.description, "schema": schema["text"]}
 
 
@@ -82,7 +82,7 @@ def _tokens(text: str) -> int:
     return estimate(ChatMessage.of(Role.SYSTEM, text)) if text else 0
 
 
-CODE_FIELDS = ["address", "shown_name", "description", "source", "whose", "enabled", "loaded"]
+CODE_FIELDS = ["address", "shown_name", "description", "source", "owner_text", "enabled", "loaded"]
 CODE_FIELDS += ["instructions", "tool_list", "whole_spec"]
 
 
@@ -92,7 +92,7 @@ class AgentAdmin(VersionPages, LiveAdmin):
 
     tenant = None
     change_form_template = "ravi/admin/agent.html"
-    list_display = ["address", "shown_name", "model_name", "tools", "source", "whose", "enabled", "loaded"]
+    list_display = ["address", "shown_name", "model_name", "tools", "source", "owner_text", "enabled", "loaded"]
     list_select_related = ["owner"]
     list_filter = ["source", "enabled"]
     search_fields = ["address", "name"]
@@ -106,12 +106,14 @@ class AgentAdmin(VersionPages, LiveAdmin):
             return [(None, {"fields": CODE_FIELDS})]
         if obj is not None and not self.has_change_permission(request, obj):
             return [(None, {"fields": [*CODE_FIELDS, "version"]})]
-        return FIELDSETS if obj is None else [(None, {"fields": [*FIELDSETS[0][1]["fields"], "whose"]}), *FIELDSETS[1:]]
+        if obj is None:
+            return FIELDSETS
+        return [(None, {"fields": [*FIELDSETS[0][1]["fields"], "owner_text"]}), *FIELDSETS[1:]]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> list[str]:
         if _is_code(obj):
             return [field for field in CODE_FIELDS if field != "enabled"]
-        return [] if obj is None else ["address", "whose"]
+        return [] if obj is None else ["address", "owner_text"]
 
     def get_form(self, request: HttpRequest, obj: Agent | None = None, change: bool = False, **options: Any) -> Any:
         if obj is None or (not _is_code(obj) and self.has_change_permission(request, obj)):
@@ -155,15 +157,15 @@ class AgentAdmin(VersionPages, LiveAdmin):
         if obj is not None and not self.has_delete_permission(request, obj):
             raise PermissionDenied
         if obj is not None and (why := _why_kept(obj)):
-            words = gettext("%(agent)s was not deleted: %(why)s Disable it instead.") % {"agent": obj, "why": why}
-            self.message_user(request, words, messages.ERROR)
+            message = gettext("%(agent)s was not deleted: %(why)s Disable it instead.") % {"agent": obj, "why": why}
+            self.message_user(request, message, messages.ERROR)
             return redirect("admin:ravi_agent_change", obj.pk)
         return super().delete_view(request, object_id, *args, **options)
 
-    shown_name = column(_("name"), lambda agent: agent.name or show.NONE)
-    whose = column(_("owner"), lambda agent: show.visible(str(agent.owner or show.NONE)))
-    model_name = column(_("model"), lambda agent: str(agent.spec.get("model") or show.NONE))
-    tools = column(_("tools"), lambda agent: ", ".join(str(tool.get("name")) for tool in _tools(agent)) or show.NONE)
+    shown_name = column(_("name"), lambda agent: agent.name or formats.NONE)
+    owner_text = column(_("owner"), lambda agent: formats.visible(str(agent.owner or formats.NONE)))
+    model_name = column(_("model"), lambda agent: str(agent.spec.get("model") or formats.NONE))
+    tools = column(_("tools"), lambda agent: ", ".join(str(tool.get("name")) for tool in _tools(agent)) or formats.NONE)
     # Submitting to an agent in code needs that code in this process.
     loaded = column(
         _("available here"), lambda agent: not _is_code(agent) or agent.address in known_addresses(), boolean=True
@@ -172,20 +174,25 @@ class AgentAdmin(VersionPages, LiveAdmin):
     @admin.display(description=_("instructions"))
     def instructions(self, agent: Agent) -> SafeString | str:
         text = agent.spec.get("system_instructions")
-        return format_html('<pre class="ravi-pre">{}</pre>', text) if text else show.NONE
+        return format_html('<pre class="ravi-pre">{}</pre>', text) if text else formats.NONE
 
     @admin.display(description=_("tools"))
     def tool_list(self, agent: Agent) -> SafeString | str:
         rows = [
-            (tool.get("name"), show.word(tool.get("risk", "safe")), tool.get("effect", ""), tool.get("description", ""))
+            (
+                tool.get("name"),
+                formats.word(tool.get("risk", "safe")),
+                tool.get("effect", ""),
+                tool.get("description", ""),
+            )
             for tool in _tools(agent)
         ]
-        return format_html_join("", _TOOL, rows) or show.NONE
+        return format_html_join("", _TOOL, rows) or formats.NONE
 
     @admin.display(description=_("specification"))
     def whole_spec(self, agent: Agent) -> SafeString:
-        shown = show.pretty(agent.spec, None) or {"text": "{}"}
-        return format_html('<details><summary>JSON</summary><pre class="ravi-pre">{}</pre></details>', shown["text"])
+        spec = formats.pretty(agent.spec, None) or {"text": "{}"}
+        return format_html('<details><summary>JSON</summary><pre class="ravi-pre">{}</pre></details>', spec["text"])
 
 
 _TOOL = '<div class="ravi-agent-tool"><strong>{}</strong> <span class="ravi-quiet">{} · {}</span><br>{}</div>'

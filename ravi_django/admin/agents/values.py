@@ -34,24 +34,24 @@ def assemble(data: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
     spec["variables"] = declared(data.get("variables") or [])
     spec["sub_agents"] = [known.get(address, address) for address in data.get("sub_agents") or []]
     for part, names in NESTED.items():
-        found = {name: data.get(f"{part}_{name}") for name in names}
+        values = {name: data.get(f"{part}_{name}") for name in names}
         before = old.get(part)
-        kept = {name: before[name] for name in before if name not in names} if isinstance(before, dict) else {}
-        if found := {**kept, **{name: value for name, value in found.items() if value not in (None, "", [], {})}}:
-            spec[part] = found
+        hidden = {name: before[name] for name in before if name not in names} if isinstance(before, dict) else {}
+        if values := {**hidden, **{name: value for name, value in values.items() if value not in (None, "", [], {})}}:
+            spec[part] = values
     return spec
 
 
 def initial_of(spec: dict[str, Any]) -> dict[str, Any]:
-    found = {name: spec[name] for name in FLAT if name in spec}
-    found |= {"variables": rows_of(spec.get("variables")), "sub_agents": addresses_in(spec)}
-    found.setdefault("retention", HistoryRetention.PERMANENT.value)
-    found.setdefault("kind", REACT)
+    initial = {name: spec[name] for name in FLAT if name in spec}
+    initial |= {"variables": rows_of(spec.get("variables")), "sub_agents": addresses_in(spec)}
+    initial.setdefault("retention", HistoryRetention.PERMANENT.value)
+    initial.setdefault("kind", REACT)
     for part, names in NESTED.items():
         value = spec.get(part)
-        given = value if isinstance(value, dict) else {}
-        found |= {f"{part}_{name}": given[name] for name in names if name in given}
-    return found
+        values = value if isinstance(value, dict) else {}
+        initial |= {f"{part}_{name}": values[name] for name in names if name in values}
+    return initial
 
 
 def _address(entry: Any) -> str:
@@ -70,12 +70,12 @@ def listed_in(spec: dict[str, Any], name: str) -> list[Any]:
 def agents_but(agent: Agent) -> dict[str, dict[str, str]]:
     """The other agents, with their names and descriptions."""
     rows = {row.address: row for row in Agent.objects.only("address", "name", "description")}
-    found = {}
+    agents = {}
     for address in sorted(known_agents() - {agent.address}):
         row = rows.get(address)
         text = " · ".join(filter(None, [row.name, row.description])) if row else ""
-        found[address] = {"label": address, "text": text}
-    return found
+        agents[address] = {"label": address, "text": text}
+    return agents
 
 
 def note_of(tool: Any) -> dict[str, str]:

@@ -20,11 +20,11 @@ from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Agent, AgentVersion
 from ravi_django.models.names import word
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.catalog.specs import save_spec
 
 PAGE = 20
-_ORDER = {name: place for place, name in enumerate(AgentSpec.model_fields)}
+_ORDER = {name: index for index, name in enumerate(AgentSpec.model_fields)}
 
 
 class VersionPages(LiveAdmin):
@@ -32,10 +32,10 @@ class VersionPages(LiveAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         look, restore = map(self.admin_site.admin_view, (self.version_view, self.restore_view))
-        place = "<int:object_id>/versions/<int:number>/"
+        route = "<int:object_id>/versions/<int:number>/"
         return [
-            path(place, look, name="ravi_agent_version"),
-            path(f"{place}restore/", restore, name="ravi_agent_restore"),
+            path(route, look, name="ravi_agent_version"),
+            path(f"{route}restore/", restore, name="ravi_agent_restore"),
             *super().get_urls(),
         ]
 
@@ -73,8 +73,8 @@ class VersionPages(LiveAdmin):
             agent = Agent.objects.select_for_update().get(pk=agent.pk)
             if request.POST.get("version") == str(agent.version):
                 return self._restore(request, agent, version)
-        words = gettext("Nothing was changed: somebody saved version %(number)s. Look at it, then try again.")
-        self.message_user(request, words % {"number": agent.version}, messages.WARNING)
+        message = gettext("Nothing was changed: somebody saved version %(number)s. Look at it, then try again.")
+        self.message_user(request, message % {"number": agent.version}, messages.WARNING)
         return redirect("admin:ravi_agent_version", agent.pk, number)
 
     def _restore(self, request: HttpRequest, agent: Agent, version: AgentVersion) -> HttpResponse:
@@ -82,14 +82,14 @@ class VersionPages(LiveAdmin):
         try:
             saved = save_spec(agent.address, version.spec, by=request.user)
         except InvalidInputError as error:
-            words = gettext(
+            message = gettext(
                 "Version %(number)s cannot be restored: %(error)s. Fix that, or save the form with changes."
             )
-            self.message_user(request, words % {"number": number, "error": error}, messages.ERROR)
+            self.message_user(request, message % {"number": number, "error": error}, messages.ERROR)
             return redirect("admin:ravi_agent_version", agent.pk, number)
         self.log_change(request, agent, f"Restored version {number} as version {saved.version}.")
-        words = gettext("Restored version %(number)s as version %(current)s.")
-        self.message_user(request, words % {"number": number, "current": saved.version}, messages.SUCCESS)
+        message = gettext("Restored version %(number)s as version %(current)s.")
+        self.message_user(request, message % {"number": number, "current": saved.version}, messages.SUCCESS)
         return redirect("admin:ravi_agent_change", agent.pk)
 
     def _version(self, request: HttpRequest, object_id: int, number: int) -> tuple[Agent, AgentVersion]:
@@ -104,20 +104,20 @@ def version_list(request: HttpRequest, agent: Agent) -> dict[str, Any]:
     """A page of versions, newest first, each with the names of the fields that it changed. At most three queries."""
     rows = AgentVersion.objects.filter(agent=agent).select_related("created_by").order_by("-number")
     page = page_of(request, "versions", rows.count(), PAGE)
-    found = list(rows[max(0, page["first"] - 1) : page["last"] + 1])  # and the one before, to compare with
-    shown = []
-    for place, version in enumerate(found[:PAGE]):
-        before = found[place + 1].spec if place + 1 < len(found) else None
-        names = [_shown(name) for name in _changed(before, version.spec)] if before is not None else []
-        shown.append({"version": version, "first": before is None, "changed": names})
-    return {"versions": shown, "versions_page": page}
+    rows_of_page = list(rows[max(0, page["first"] - 1) : page["last"] + 1])  # and the one before, to compare with
+    entries = []
+    for index, version in enumerate(rows_of_page[:PAGE]):
+        before = rows_of_page[index + 1].spec if index + 1 < len(rows_of_page) else None
+        names = [_label(name) for name in _changed(before, version.spec)] if before is not None else []
+        entries.append({"version": version, "first": before is None, "changed": names})
+    return {"versions": entries, "versions_page": page}
 
 
 def changes(before: Any, after: Any) -> list[dict[str, Any]]:
     """The fields that differ: `name`, and `lines` of their difference."""
     names = _changed(before, after)
     old, new = (spec if isinstance(spec, dict) else {} for spec in (before, after))
-    return [{"name": _shown(name), "lines": show.difference(old.get(name), new.get(name))} for name in names]
+    return [{"name": _label(name), "lines": formats.difference(old.get(name), new.get(name))} for name in names]
 
 
 def _changed(before: Any, after: Any) -> list[str]:
@@ -127,5 +127,5 @@ def _changed(before: Any, after: Any) -> list[str]:
     return [name for name in names if old.get(name) != new.get(name)]
 
 
-def _shown(name: str) -> str:
+def _label(name: str) -> str:
     return word(name.replace("_", " "))

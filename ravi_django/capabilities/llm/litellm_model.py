@@ -16,14 +16,14 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Literal
 
-from ravi_django.capabilities.llm import cache, callbacks, knowledge, life, names, sse, turns
+from ravi_django.capabilities.llm import knowledge, litellm_stream, names, sse, turns
 from ravi_django.capabilities.llm.collector import ResponseCollector
 from ravi_django.capabilities.llm.errors import Keys, is_fetch_error, is_reasoning_error, missing_key, translate_error
 from ravi_django.capabilities.llm.knowledge import text_tokens, tokens_of
 from ravi_django.capabilities.llm.loading import aload_litellm, is_imported, is_loaded
 from ravi_django.capabilities.llm.pricing import cost_by, listed_cost, site_prices
 from ravi_django.capabilities.llm.responses import ItemCollector, to_responses
-from ravi_django.capabilities.llm.wire import Addresses, Form, to_wire, tools_to_wire
+from ravi_django.capabilities.llm.wire import Addresses, Form, cache_key, to_wire, tools_to_wire, with_cache_marks
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.errors import InvalidInputError, KernelError, TransientError
@@ -133,7 +133,7 @@ class LiteLLMModel:
                         yield delta
                 check_end(None if is_read_here else stream, collector)
                 if is_read_here:
-                    await callbacks.tell(litellm, stream, collector)
+                    await litellm_stream.call_callbacks(litellm, stream, collector)
         except KernelError:
             raise
         except Exception as error:
@@ -206,7 +206,7 @@ class LiteLLMModel:
         collector: ResponseCollector,
     ) -> AsyncIterator[Any]:
         form = self._form_of(litellm)
-        call = partial(life.opened, litellm.aresponses if form.endpoint else litellm.acompletion)
+        call = partial(litellm_stream.opened, litellm.aresponses if form.endpoint else litellm.acompletion)
         build = partial(self._request, litellm, options=options, meta=meta)
         try:
             stream = await call(**build(form, messages))
@@ -309,7 +309,7 @@ class LiteLLMModel:
         }
         has_key = self._is_openais() if self._cache_key is None else self._cache_key
         if has_key and form.family == "openai" and meta.supervision is not None:
-            request.setdefault("prompt_cache_key", cache.key_of(meta.supervision.session_id))
+            request.setdefault("prompt_cache_key", cache_key(meta.supervision.session_id))
         if form.endpoint:
             reasons = knowledge.reasons(litellm, self._base_model) is not False
             if not knowledge.streams(litellm, self.name):  # litellm would ask for a document, and cut it into pieces
@@ -319,7 +319,7 @@ class LiteLLMModel:
         request["messages"] = to_wire(messages, form)
         if form.family == "anthropic" and (is_refused or not thinks):  # a turn without thoughts cannot go on with them
             request = {key: value for key, value in request.items() if key not in ("thinking", "reasoning_effort")}
-        return cache.mark(request, options.cache_life) if form.family == "anthropic" else request
+        return with_cache_marks(request, options.cache_life) if form.family == "anthropic" else request
 
     def _response(self, litellm: Any, collector: ResponseCollector, messages: Sequence[ChatMessage]) -> ModelResponse:
         prices = self.prices or site_prices(self.name, collector.model)
@@ -382,7 +382,7 @@ def source_of(stream: Any) -> tuple[AsyncIterable[Any], bool]:
         response = getattr(source, "http_response", None)
         if response is not None and not source.json_mode:
             return sse.chunks(response), True
-    return life.chunks(stream), False
+    return litellm_stream.chunks(stream), False
 
 
 def check_end(wrapper: Any, collector: ResponseCollector) -> None:

@@ -9,7 +9,7 @@ from django.db.models import OuterRef, Subquery
 
 from ravi_django.management.transcript import printable
 from ravi_django.models import Schedule, ScheduleTick
-from ravi_django.pages.show import moment
+from ravi_django.pages.formats import moment
 
 
 class Command(BaseCommand):

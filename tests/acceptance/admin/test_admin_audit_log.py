@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from ravi_django.models import AuditRecord, Session, StickyDecision
 from ravi_django.models.audit import decided_by
-from ravi_django.models.ids import uuid7
+from ravi_django.models.base import uuid7
 from tests.support import world
 from tests.support.asked import approval_of
 from tests.support.cases import queries_of

@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 
 from ravi_django.admin.agents.versions import changes
 from ravi_django.models import Agent, AgentVersion
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from tests.acceptance.admin.agent_support import SPEC, place
 from tests.support.inbox import page, words
 from tests.support.world import save_spec, submit_once
@@ -112,6 +112,6 @@ def test_differences_are_bounded_and_in_the_order_of_the_form() -> None:
     found = changes(old, new)
 
     assert [change["name"] for change in found] == ["model", "system instructions", "welcome", "odd"]
-    assert len(found[1]["lines"]) == show.DIFFERENCE_LINES + 1 and "more lines" in found[1]["lines"][-1][1]
+    assert len(found[1]["lines"]) == formats.DIFFERENCE_LINES + 1 and "more lines" in found[1]["lines"][-1][1]
     assert found[2]["lines"] == [("-", "hi")]
     assert changes(None, "nonsense") == []

@@ -12,7 +12,7 @@ from django.utils.translation.template import templatize
 
 import ravi_django
 from ravi_django.agents.spec.spec import AgentSpec
-from ravi_django.models.names import WORDS
+from ravi_django.models.names import ROW_VALUES
 
 PACKAGE = Path(ravi_django.__file__).parent
 CATALOG = PACKAGE / "locale/de/LC_MESSAGES/django.po"
@@ -77,4 +77,4 @@ def test_what_is_compiled_is_what_is_written() -> None:
 
 
 def test_each_part_of_a_spec_has_a_name() -> None:
-    assert {name.replace("_", " ") for name in AgentSpec.model_fields} <= WORDS
+    assert {name.replace("_", " ") for name in AgentSpec.model_fields} <= ROW_VALUES

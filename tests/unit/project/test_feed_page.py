@@ -14,7 +14,7 @@ from project import feeds
 from project.models import FeedPreferences
 from ravi_django import emit, follow, submit
 from ravi_django.models import Follow, JournalEntry, Run, Signal, Source
-from ravi_django.models.ids import first_id_of
+from ravi_django.models.base import first_id_of
 from ravi_django.testing import run_until_idle
 from tests.support import world
 from tests.support.cases import case

@@ -29,7 +29,7 @@ from ravi_django.kernel import Addressees, AgentId, ChatMessage, GenerationOptio
 from ravi_django.kernel.content import TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.visible import visible
 from ravi_django.management.transcript import printable
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from tests.support import world
 from tests.support.world import PERSONAL_FEED_PREFER, PromptTemplate, check_cron
 
@@ -112,7 +112,11 @@ READERS: dict[str, Callable[[str], Any]] = {
     "a feed's headers": lambda text: (world.fetch_max_age(text), world.fetch_retry_after(text)),
     "an approver": lambda text: Addressees.of(text),
     "a link's token": world.parts_of,
-    "a page": lambda text: (show.snippet(text), show.pretty(text), show.blocks([{"type": "text", "text": text}])),
+    "a page": lambda text: (
+        formats.snippet(text),
+        formats.pretty(text),
+        formats.blocks([{"type": "text", "text": text}]),
+    ),
     "a terminal": printable,
     "hidden characters": visible,
 }

@@ -118,7 +118,7 @@ def test_nobody_closes_the_connections_of_a_drive():
     assert "an engine is running" in run.error["message"]
 
 
-@pytest.mark.parametrize("name", warm.OWN)
+@pytest.mark.parametrize("name", warm.POOL_SETTINGS)
 def test_another_setting_gets_connections_of_its_own(name, opened, settings):
     drive()
     opened.clear()

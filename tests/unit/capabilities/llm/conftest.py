@@ -7,7 +7,7 @@ import pytest_asyncio
 from ravi_django import register, submit, tool
 from ravi_django.agents import ReActAgent
 from ravi_django.capabilities.llm import LLMFactory, close_clients
-from ravi_django.capabilities.llm.callbacks import LISTS
+from ravi_django.capabilities.llm.litellm_stream import CALLBACK_LISTS
 from ravi_django.capabilities.llm.loading import load_litellm
 from ravi_django.kernel import ChatMessage, ChatModel, GenerationOptions, ModelEvent, RetryPolicy, RunMeta, StreamAlive
 from ravi_django.models import Run
@@ -55,7 +55,7 @@ def events_of():
 def site_callback(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A site that observes litellm; the answers that it was told of."""
     litellm = load_litellm()
-    for name in LISTS:  # litellm moves entries from list to list: none may leak into other tests
+    for name in CALLBACK_LISTS:  # litellm moves entries from list to list: none may leak into other tests
         monkeypatch.setattr(litellm, name, [])
     answers: list[str] = []
 

@@ -11,7 +11,7 @@ from django.utils.translation import get_language, gettext as _, gettext_lazy, n
 from ravi_django.kernel.visible import visible
 from ravi_django.models import TERMINAL, HumanRequest
 from ravi_django.models.names import word
-from ravi_django.pages import show
+from ravi_django.pages import formats
 from ravi_django.runtime.people.top_ups import is_top_up
 
 LINE = 160  # characters
@@ -72,18 +72,18 @@ def one_line(row: HumanRequest) -> str:
     """The call's arguments, or the text of a request that is not about a call."""
     if row.kind == HumanRequest.Kind.APPROVAL and not is_top_up(row) and isinstance(row.arguments, dict):
         return _call(row.arguments)
-    return show.snippet(row.text, LINE)
+    return formats.snippet(row.text, LINE)
 
 
 def _call(arguments: Any) -> str:
-    found = arguments.items() if isinstance(arguments, dict) else ()
-    return show.snippet(", ".join(f"{name}={value}" for name, value in found), LINE)
+    items = arguments.items() if isinstance(arguments, dict) else ()
+    return formats.snippet(", ".join(f"{name}={value}" for name, value in items), LINE)
 
 
 def name_of(row: HumanRequest) -> str:
     """The name of a decided request: the tool with the decided arguments, or the text."""
     if row.kind in (HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT):
-        return show.snippet(row.text, LINE)
+        return formats.snippet(row.text, LINE)
     answer = row.answer if isinstance(row.answer, dict) else {}
     arguments = _call(answer.get("arguments") or row.arguments)
     tool = _("more budget") if is_top_up(row) else visible(row.tool)
@@ -109,14 +109,14 @@ def why_not_now(row: HumanRequest) -> str:
     """Why a pending request accepts nobody's answer now; empty if it does."""
     now = timezone.now()
     if row.run.status in TERMINAL:
-        words = _("The run is already %(status)s. An answer would have no effect.")
-        return words % {"status": word(row.run.status)}
+        text = _("The run is already %(status)s. An answer would have no effect.")
+        return text % {"status": word(row.run.status)}
     if row.expires_at is not None and row.expires_at <= now:
-        words = _("The time to answer ended at %(at)s. The request will be closed.")
-        return words % {"at": show.moment(row.expires_at)}
+        text = _("The time to answer ended at %(at)s. The request will be closed.")
+        return text % {"at": formats.moment(row.expires_at)}
     if row.not_before is not None and row.not_before > now:
-        words = _("You can decide from %(at)s on. Until then, the worker may still be executing the call.")
-        return words % {"at": show.moment(row.not_before)}
+        text = _("You can decide from %(at)s on. Until then, the worker may still be executing the call.")
+        return text % {"at": formats.moment(row.not_before)}
     return ""
 
 
@@ -143,9 +143,9 @@ def address(to: str, row: HumanRequest) -> str:
 def next_of(row: HumanRequest) -> str:
     """The next automatic step of a pending request, in a few words."""
     if row.escalates_at is not None:
-        return _("escalates to %(next)s at %(at)s") % {"next": next_step(row), "at": show.moment(row.escalates_at)}
+        return _("escalates to %(next)s at %(at)s") % {"next": next_step(row), "at": formats.moment(row.escalates_at)}
     if row.expires_at is not None:
-        return _("expires %(at)s") % {"at": show.moment(row.expires_at)}
+        return _("expires %(at)s") % {"at": formats.moment(row.expires_at)}
     return _("no time limit")
 
 
@@ -162,10 +162,10 @@ def steps_of(row: HumanRequest) -> list[dict[str, Any]]:
     return [
         {
             "who": address(str(step.get("to", "")), row),
-            "within": "" if not step.get("within") else show.duration_s(step["within"]),
-            "now": place == row.level and row.status == HumanRequest.Status.PENDING,
+            "within": "" if not step.get("within") else formats.duration_s(step["within"]),
+            "now": index == row.level and row.status == HumanRequest.Status.PENDING,
         }
-        for place, step in enumerate(row.steps or [])
+        for index, step in enumerate(row.steps or [])
         if isinstance(step, dict)
     ]
 
@@ -178,7 +178,7 @@ def end_of(row: HumanRequest) -> str:
         HumanRequest.Kind.APPROVAL: _("the request is rejected"),
         HumanRequest.Kind.UNCERTAIN: _("the request is closed without a decision"),
     }.get(HumanRequest.Kind(row.kind), _("the request is closed, and the agent continues without an answer"))
-    return _("If nobody answers by %(at)s, %(end)s.") % {"at": show.moment(row.expires_at), "end": ends}
+    return _("If nobody answers by %(at)s, %(end)s.") % {"at": formats.moment(row.expires_at), "end": ends}
 
 
 def answered_by(row: HumanRequest) -> str:
@@ -194,6 +194,6 @@ def answer_words(answer: Any) -> str:
     if not isinstance(answer, dict):
         return ""
     parts = {**(answer.get("values") or {}), **(answer.get("arguments") or {})}  # of several questions; new limits
-    given = ", ".join(f"{name}: {value}" for name, value in parts.items())
-    shown = [word(answer.get("outcome") or ""), answer.get("text"), given, answer.get("reason")]
-    return visible(": ".join(str(part) for part in (word(answer.get("action") or ""), *shown) if part))
+    values = ", ".join(f"{name}: {value}" for name, value in parts.items())
+    texts = [word(answer.get("outcome") or ""), answer.get("text"), values, answer.get("reason")]
+    return visible(": ".join(str(part) for part in (word(answer.get("action") or ""), *texts) if part))

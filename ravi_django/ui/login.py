@@ -47,14 +47,14 @@ class StaffPage(Page):
         if not (has(user, "is_superuser") or has(user, "is_staff")):
             return problem(request, 404, _("There is no such page."))
         if not (has(user, "is_superuser") or permits(user, self.permission)):
-            words = _("You need the permission %(name)s for this page. An administrator of the site can give it.")
-            return problem(request, 403, words % {"name": self.permission})
+            text = _("You need the permission %(name)s for this page. An administrator of the site can give it.")
+            return problem(request, 403, text % {"name": self.permission})
         return super().admit(request, *args, **kwargs)
 
 
-def problem(request: HttpRequest, status: int, words: str) -> HttpResponse:
+def problem(request: HttpRequest, status: int, text: str) -> HttpResponse:
     home = f"{request.path.partition('/ui/')[0]}/ui/chat/"
-    return render(request, "ravi/ui/problem.html", {"words": words, "home": home}, status=status)
+    return render(request, "ravi/ui/problem.html", {"words": text, "home": home}, status=status)
 
 
 def _with_policy(response: HttpResponseBase) -> HttpResponseBase:
@@ -82,8 +82,8 @@ def login_url() -> str:
         url = str(resolve_url(settings.LOGIN_URL))
         if "://" in url or url.startswith("//"):
             return url
-        found = resolve("/" + url.partition("?")[0].removeprefix(get_script_prefix()))
-        if (found.app_names[-1:], found.url_name) != (["ravi"], "nothing"):
+        match = resolve("/" + url.partition("?")[0].removeprefix(get_script_prefix()))
+        if (match.app_names[-1:], match.url_name) != (["ravi"], "nothing"):
             return url
     except (NoReverseMatch, Resolver404):
         pass

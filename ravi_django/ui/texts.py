@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext, gettext_noop as _
 
-WORDS = (
+TEXTS = (
     _("Waiting for the answer before it"),
     _("Waiting for a worker"),
     _("Starts at %s"),
@@ -127,4 +127,4 @@ WORDS = (
 
 def script_words() -> dict[str, str]:
     """Each text in the language of this request, by the English one."""
-    return {text: gettext(text) for text in WORDS}
+    return {text: gettext(text) for text in TEXTS}

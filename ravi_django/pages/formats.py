@@ -57,14 +57,14 @@ def between(start: datetime | None, end: datetime | None) -> str:
     return duration(end - start) if start and end else NONE
 
 
-def tokens(given: int | None, taken: int | None, cached: int | None = None) -> str:
-    text = NONE if not given and not taken else f"{given or 0:,} → {taken or 0:,}"
-    return f"{text} ({cached_share(cached, given)})" if given and cached else text
+def tokens(input_tokens: int | None, output_tokens: int | None, cached: int | None = None) -> str:
+    text = NONE if not input_tokens and not output_tokens else f"{input_tokens or 0:,} → {output_tokens or 0:,}"
+    return f"{text} ({cached_share(cached, input_tokens)})" if input_tokens and cached else text
 
 
-def cached_share(cached: int, given: int) -> str:
+def cached_share(cached: int, input_tokens: int) -> str:
     """The part of the input tokens that the provider has read from its cache."""
-    return gettext("%(cached)s cached") % {"cached": f"{100 * cached // given} %"}
+    return gettext("%(cached)s cached") % {"cached": f"{100 * cached // input_tokens} %"}
 
 
 def money(cost: Decimal | float | None, *, unknown: bool = False) -> str:
@@ -80,8 +80,8 @@ def pretty(value: Any, limit: int | None = CLIP) -> dict[str, Any] | None:
     if value is None:
         return None
     if isinstance(value, dict) and BLOB_KEY in value:
-        words = gettext("%(size)s, stored separately")
-        return {"text": words % {"size": size(value.get("size", 0))}, "cut": True}
+        sentence = gettext("%(size)s, stored separately")
+        return {"text": sentence % {"size": size(value.get("size", 0))}, "cut": True}
     text = visible(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
     if limit is None or len(text) <= limit:
         return {"text": text, "cut": 0}
@@ -89,16 +89,16 @@ def pretty(value: Any, limit: int | None = CLIP) -> dict[str, Any] | None:
 
 
 def as_text(value: Any) -> str:
-    shown = pretty(value or None)
-    return shown["text"] if shown else ""
+    json_text = pretty(value or None)
+    return json_text["text"] if json_text else ""
 
 
 def difference(before: Any, after: Any) -> list[tuple[str, str]]:
     """The lines of two texts or JSON values that differ, as (mark, line). A mark is +, -, @ or a space."""
     old, new = _lines(before), _lines(after)
     if len(old) * len(new) > COMPARED:
-        words = gettext("%(before)s lines before, %(after)s lines after: too many to compare")
-        return [("@", words % {"before": len(old), "after": len(new)})]
+        text = gettext("%(before)s lines before, %(after)s lines after: too many to compare")
+        return [("@", text % {"before": len(old), "after": len(new)})]
     lines = list(difflib.unified_diff(old, new, lineterm=""))[3:]  # the first has positions
     marked = [("@", "…") if line.startswith("@@") else (line[0], line[1:]) for line in lines]
     cut = len(marked) - DIFFERENCE_LINES
@@ -136,9 +136,9 @@ def _block(block: Any, limit: int | None) -> dict[str, Any]:
     if kind == "tool_result":
         parts = block.get("content") or []
         texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
-        shown = "\n".join(map(str, texts)) if len(texts) == len(parts) else parts
+        content = "\n".join(map(str, texts)) if len(texts) == len(parts) else parts
         label = gettext("the call failed") if block.get("is_error") else word("result")
-        return {"kind": kind, "label": label, "shown": pretty(shown, limit), "error": bool(block.get("is_error"))}
+        return {"kind": kind, "label": label, "shown": pretty(content, limit), "error": bool(block.get("is_error"))}
     return {"kind": "other", "label": visible(str(kind or "")), "shown": pretty(block, limit)}
 
 
