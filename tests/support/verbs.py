@@ -162,7 +162,7 @@ runtime.social.delivery_rows: to_live_runs to_new_runs
 runtime.social.digests: digests_deliver_due=deliver_due has_due MOST_ITEMS digests_settle=_settle DIGESTS_TRIES=TRIES
 runtime.social.fan_out: FAN_OUT_BATCH_BYTES=BATCH_BYTES FAN_OUT_BATCHES=BATCHES deliver_batch deliver_due
     FAN_OUT_FEW=FEW fan_out_hint=hint fan_out_run=run fan_out_set_all_aside=_set_all_aside fan_out_sweep=sweep
-    fan_out_delivered_at_home=_delivered_at_home fan_out_unfinished=unfinished fan_out_wake=wake
+    fan_out_delivered_at_home=_delivered_to_live_runs fan_out_unfinished=unfinished fan_out_wake=wake
 runtime.social.follow_rows: add_follow follower_of follows_known=known FOLLOWS_PAGE=PAGE
 runtime.social.follow_rows: being_changed
 runtime.social.follows: follow followers

@@ -316,15 +316,13 @@ def resolve(
 
 def find(request: HumanRequest | RequestOpened | UUID | str) -> HumanRequest:
     """The row as it is now. Raises NotFoundError."""
-    request_id = request.id if isinstance(request, HumanRequest | RequestOpened) else request
+    key = request.id if isinstance(request, HumanRequest | RequestOpened) else request
     try:
-        row: HumanRequest | None = (
-            HumanRequest.objects.select_related("run", "answered_by").filter(id=request_id).first()
-        )
+        row: HumanRequest | None = HumanRequest.objects.select_related("run", "answered_by").filter(id=key).first()
     except (DjangoValidationError, ValueError):
-        raise NotFoundError(_("%(id)s is not the id of a request.") % {"id": repr(str(request_id)[:100])}) from None
+        raise NotFoundError(_("%(id)s is not the id of a request.") % {"id": repr(str(key)[:100])}) from None
     if row is None:
-        raise rights.not_found(request_id)
+        raise rights.not_found(key)
     return row
 
 

@@ -247,26 +247,22 @@ async def _by_sticky_decision(
     while True:
         try:
             with effects.busy():
-                sticky_decision = await effects.database.call(_look, ctx, tool, request)
+                prior = await effects.database.call(_look, ctx, tool, request)
         except DatabaseError:
             raise
         except Exception:  # raised by the site's MAY_ANSWER
             log.exception("approvals: nobody can be asked about %s", asked.tool, extra={"action": "approval.unasked"})
-            sticky_decision = "nobody could be asked"
-        if isinstance(sticky_decision, str):
-            return _unasked(ctx, path, asked, sticky_decision)
-        if sticky_decision is None:
+            prior = "nobody could be asked"
+        if isinstance(prior, str):
+            return _unasked(ctx, path, asked, prior)
+        if prior is None:
             return await _outcome(ctx, path, asked, await _open(ctx, path, asked, request))
-        answer = {
-            "action": sticky_decision.action,
-            "reason": sticky_decision.reason,
-            "by": sticky_decision.decided_by_name,
-        }
-        decision = {**decided(answer), "sticky": str(sticky_decision.id)}
+        answer = {"action": prior.action, "reason": prior.reason, "by": prior.decided_by_name}
+        decision = {**decided(answer), "sticky": str(prior.id)}
         entry = Entry(KIND, path, asked.tool, request=asked.request, result=decision)
         async with effects.performing(), ctx.deciding:
             try:
-                await effects.record(entry, partial(sticky.use_sticky, decision=sticky_decision, request=request))
+                await effects.record(entry, partial(sticky.use_sticky, decision=prior, request=request))
                 return decision
             except NotStanding:
                 pass  # revoked meanwhile: look again
