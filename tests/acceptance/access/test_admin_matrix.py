@@ -66,6 +66,7 @@ def outcome(response: Any) -> str:
     return str(response.status_code)
 
 
+@pytest.mark.timeout(400)  # thousands of requests
 @pytest.mark.full
 def test_each_page_answers_each_person_as_the_table_says(settings: Any) -> None:
     """Also: no page has a button that its reader may not press."""
