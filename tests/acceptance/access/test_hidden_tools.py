@@ -96,6 +96,10 @@ def ended(run: Run, boss: Any) -> Run:
 
 def read(run: Run, user: Any) -> dict[str, Any]:
     """What `user` reads of it, by surface."""
+    return over_rest(run, user) | pages(run, user)
+
+
+def over_rest(run: Run, user: Any) -> dict[str, Any]:
     client = client_of(user)
     paths = ["journal/", "tree/", "", "events/"]
     found: dict[str, Any] = {
@@ -105,7 +109,7 @@ def read(run: Run, user: Any) -> dict[str, Any]:
     found["requests"] = client.get("/ravi/requests/").json()
     for request in HumanRequest.objects.filter(run=run):
         found[f"request {request.kind}"] = client.get(f"/ravi/requests/{request.id}/").json()
-    return found | pages(run, user)
+    return found
 
 
 def pages(run: Run, user: Any) -> dict[str, str]:

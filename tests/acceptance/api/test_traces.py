@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from ravi_django import register, tool
 from ravi_django.models import JournalEntry, OutboxEvent, Run
-from tests.acceptance.access.test_hidden_tools import read, streams
+from tests.acceptance.access.test_hidden_tools import over_rest, read, streams
 from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent
 
@@ -94,4 +94,4 @@ def test_staff_read_it_on_the_pages_and_not_over_rest(failed: tuple[Run, Any], r
     page = client.get(reverse("admin:ravi_journalentry_change", args=[row.pk]), follow=True)
 
     assert f"{MARKS[1]}:28 {MARKS[0]}" in page.content.decode()
-    assert MARKS[0] not in json.dumps(read(run, root))
+    assert MARKS[0] not in json.dumps(over_rest(run, root))
