@@ -273,7 +273,8 @@ class StoreMachine(RuleBasedStateMachine):
                 write(entries)
             return None
         answer = write(entries)
-        assert (answer[0] if isinstance(answer, tuple) else answer) == model.rows + 1
+        first = answer[0] if isinstance(answer, tuple) else getattr(answer, "first", answer)
+        assert first == model.rows + 1
         model.wrote(kinds)
         return answer
 
