@@ -16,6 +16,7 @@ from django.db.models import Model
 
 from ravi_django.models import Ask, Blob, HumanRequest, InboxMessage, JournalEntry, Run, Session, Signal, Turn
 
+ROOT = Path(__file__).parents[2]
 JOURNALS = Path(__file__).parent / "journals"
 TABLES: list[type[Model]] = [Session, Run, JournalEntry, InboxMessage, Turn, Signal, Ask, HumanRequest, Blob]
 
@@ -79,5 +80,6 @@ def save(name: str, scenario: str, tree: Run) -> Path:
     folder = JOURNALS / name
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{scenario}.json"
-    path.write_text(json.dumps(dump(tree), indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+    text = json.dumps(dump(tree), indent=1, ensure_ascii=False, sort_keys=True)
+    path.write_text(text.replace(f"{ROOT}/", "") + "\n")  # traces name the files of this machine
     return path
