@@ -96,7 +96,7 @@ def words(body: dict[str, Any]) -> str:
     return str(data.get("said", ""))
 
 
-def told(run: Run) -> int:
+def announced(run: Run) -> int:
     """How many messages a run has of its feeds that it has not read."""
     return InboxMessage.objects.filter(run=run, name="new_feed_item", id__gt=F("run__read_upto")).count()
 

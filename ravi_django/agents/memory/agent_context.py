@@ -350,7 +350,7 @@ def _is_root(ctx: Any) -> bool:
 
 def _sharer(ctx: Any, agent_id: Address, turn: ChatMessage) -> str:
     """Of several agents in one run the first shares its person's words, and the run's own agent the answer."""
-    return str(ctx.agent_id if turn.role is Role.ASSISTANT else ctx.told.get(turn.digest, agent_id))
+    return str(ctx.agent_id if turn.role is Role.ASSISTANT else ctx.shared_by.get(turn.digest, agent_id))
 
 
 def _shown_in(turns: Sequence[ChatMessage]) -> set[int]:

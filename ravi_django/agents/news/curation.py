@@ -78,15 +78,15 @@ def match(item: Item, preferences: str) -> Verdict:
     """Judge by words: `cats, machine learning, not football`. Keeps an item with a wanted and no unwanted term; without
     wanted terms, every item with no unwanted one."""
     wanted, unwanted = _terms(preferences)
-    words = f" {' '.join(_WORD.findall(f'{item.title} {item.text}'.casefold()))} "
-    if found := [term for term in unwanted if f" {term} " in words]:
-        return Verdict(keep=False, score=0.0, reason=_words("it has", found), headline=item.title)
+    text = f" {' '.join(_WORD.findall(f'{item.title} {item.text}'.casefold()))} "
+    if matching := [term for term in unwanted if f" {term} " in text]:
+        return Verdict(keep=False, score=0.0, reason=_reason("it has", matching), headline=item.title)
     if not wanted:
         return Verdict(keep=True, score=1.0, reason="nothing speaks against it", headline=item.title)
-    if not (found := [term for term in wanted if f" {term} " in words]):
-        return Verdict(keep=False, score=0.0, reason=_words("it has nothing of", wanted), headline=item.title)
-    score = round(len(found) / len(wanted), 3)
-    return Verdict(keep=True, score=score, reason=_words("it has", found), headline=item.title)
+    if not (matching := [term for term in wanted if f" {term} " in text]):
+        return Verdict(keep=False, score=0.0, reason=_reason("it has nothing of", wanted), headline=item.title)
+    score = round(len(matching) / len(wanted), 3)
+    return Verdict(keep=True, score=score, reason=_reason("it has", matching), headline=item.title)
 
 
 def _terms(preferences: str) -> tuple[list[str], list[str]]:
@@ -101,11 +101,11 @@ def _terms(preferences: str) -> tuple[list[str], list[str]]:
 
 
 def _of_part(text: str) -> list[str]:
-    words = _WORD.findall(text)
-    if len(words) > _PHRASE or any(word in _FILLERS for word in words):
-        return [word for word in words if len(word) >= _SMALL and word not in _FILLERS]
-    return [" ".join(words)] if words else []
+    terms = _WORD.findall(text)
+    if len(terms) > _PHRASE or any(word in _FILLERS for word in terms):
+        return [word for word in terms if len(word) >= _SMALL and word not in _FILLERS]
+    return [" ".join(terms)] if terms else []
 
 
-def _words(begin: str, terms: list[str]) -> str:
+def _reason(begin: str, terms: list[str]) -> str:
     return f"{begin} {', '.join(terms)}"[:300]

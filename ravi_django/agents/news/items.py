@@ -70,8 +70,8 @@ class Item:
 
     def to_prompt(self, **more: Any) -> str:
         """One line of JSON, so the item's text cannot end it."""
-        said = {"title": self.title, "source": self.source, "url": self.url, "text": self.text, **more}
-        return to_json({name: value for name, value in said.items() if value}, fallback=str).decode(errors="replace")
+        fields = {"title": self.title, "source": self.source, "url": self.url, "text": self.text, **more}
+        return to_json({name: value for name, value in fields.items() if value}, fallback=str).decode(errors="replace")
 
     def named(self) -> dict[str, str]:
         """The fields of a log entry that identify the item."""
@@ -100,9 +100,9 @@ def _of_message(message: Message, where: dict[str, str], deep: int) -> Iterator[
 def _of_data(data: Mapping[str, Any], where: dict[str, str], deep: int) -> Iterator[Item]:
     inner = data.get("items")
     if not isinstance(inner, list) or not deep:
-        found = Item.of_data(data, **where)
-        if found is not None:
-            yield found
+        item = Item.of_data(data, **where)
+        if item is not None:
+            yield item
         return
     for one in inner:
         if not isinstance(one, Mapping):
@@ -138,14 +138,14 @@ OURS = (
     MiddlewareTermination,
     UncertainEffectError,
 )
-_WORDS = 500  # characters of an error that are kept
+MAX_ERROR = 500  # characters of an error that are kept
 
 
 async def note_failure(ctx: RunContext, item: Item, error: Exception) -> dict[str, Any]:
     """Log a failed item. Returns the error as JSON."""
-    words = {"type": getattr(error, "type", None) or type(error).__name__, "message": message_of(error)[:_WORDS]}
-    await ctx.log(FAILED, {**item.named(), "topic": item.topic, "publication": item.publication, "error": words})
-    return words
+    failure = {"type": getattr(error, "type", None) or type(error).__name__, "message": message_of(error)[:MAX_ERROR]}
+    await ctx.log(FAILED, {**item.named(), "topic": item.topic, "publication": item.publication, "error": failure})
+    return failure
 
 
 def is_asked(ctx: RunContext, inbox: list[Message]) -> bool:

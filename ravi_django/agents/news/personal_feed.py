@@ -59,8 +59,8 @@ class PersonalFeedAgent(NewsAgent):
             raise InvalidInputError(f"follow_topics must be a list, not {follow_topics!r}", field="follow_topics")
         if not isinstance(preferences, str) or len(preferences) > LONGEST:
             raise InvalidInputError(f"preferences must be text of at most {LONGEST} characters", field="preferences")
-        found = [topic_of(topic, f"follow_topics.{place}") for place, topic in enumerate(follow_topics)]
-        self.follow_topics = tuple(dict.fromkeys(found))
+        topics = [topic_of(topic, f"follow_topics.{index}") for index, topic in enumerate(follow_topics)]
+        self.follow_topics = tuple(dict.fromkeys(topics))
         self.preferences = preferences
         self.every_s = check_whole("every_s", seconds_of(every_s), 0)
 
@@ -86,8 +86,8 @@ class PersonalFeedAgent(NewsAgent):
                 handled += await self._read(ctx, message, state)
         await ctx.continue_as_new(state)
 
-    async def _prefer(self, ctx: RunContext, state: dict[str, Any], words: str) -> None:
-        state["preferences"] = words.strip()[:LONGEST]
+    async def _prefer(self, ctx: RunContext, state: dict[str, Any], text: str) -> None:
+        state["preferences"] = text.strip()[:LONGEST]
         await ctx.log(PREFERENCES, {"preferences": state["preferences"]})
         await ctx.update_follows({"preferences": state["preferences"]})
 
@@ -95,17 +95,17 @@ class PersonalFeedAgent(NewsAgent):
         metadata = ctx.meta.metadata
         variables = metadata.get("variables")
         of_variables = variables.get("preferences") if isinstance(variables, dict) else None
-        said = (state.get("preferences"), metadata.get("preferences"), of_variables, self.preferences)
-        return next((words for words in said if isinstance(words, str)), "")[:LONGEST]
+        candidates = (state.get("preferences"), metadata.get("preferences"), of_variables, self.preferences)
+        return next((text for text in candidates if isinstance(text, str)), "")[:LONGEST]
 
     async def _read(self, ctx: RunContext, message: Message, state: dict[str, Any]) -> int:
         """Judge the items of a message; returns their number. A message without items counts as one."""
         ctx.check()
         ctx.caused_by(message)
         if message.sender is None and not message.is_broadcast and isinstance(message.payload, ChatPayload):
-            words = _PREFER.match(message.payload.message.text)
-            if words is not None:
-                await self._prefer(ctx, state, words[1])
+            preference = _PREFER.match(message.payload.message.text)
+            if preference is not None:
+                await self._prefer(ctx, state, preference[1])
             return 1
         curated = []
         for item in await items_of(ctx, message):
@@ -123,7 +123,7 @@ class PersonalFeedAgent(NewsAgent):
             raise
         except Exception as error:
             return {"error": await note_failure(ctx, item, error)}
-        found = {
+        entry = {
             "topic": item.topic,
             "publication": item.publication,
             "title": item.title or verdict.headline,
@@ -132,8 +132,8 @@ class PersonalFeedAgent(NewsAgent):
             "summary": item.text[:SUMMARY],
             **verdict.model_dump(),
         }
-        await ctx.log(CURATED, found)
-        return found
+        await ctx.log(CURATED, entry)
+        return entry
 
     async def judge(self, ctx: RunContext, item: Item, preferences: str) -> Verdict:
         """Whether the item fits the preferences. Override it to judge without a model."""

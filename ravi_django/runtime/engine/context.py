@@ -68,8 +68,8 @@ class DurableContext(RunState):
     """The RunContext of one lease. `kernel/contracts.py` documents the methods."""
 
     def __init__(self, agent: Agent, effects: Effects, meta: RunMeta) -> None:
-        own = MiddlewarePipeline.of(getattr(agent, "middleware", None))
-        super().__init__(agent, effects, meta, chain.around(own))
+        of_agent = MiddlewarePipeline.of(getattr(agent, "middleware", None))
+        super().__init__(agent, effects, meta, chain.around(of_agent))
         self._patches: dict[str, bool] = {}
 
     # ------------------------------------------------------------------------------------------- effects

@@ -172,7 +172,7 @@ class Driver:
             )
             raise settle.NotDrivable(unreadable, block=True) from error
         try:
-            inbox = [(place, Message.model_validate(body)) for place, body in loaded.unread.messages]
+            inbox = [(position, Message.model_validate(body)) for position, body in loaded.unread.messages]
             pinned_spec(agent, lease.run.agent_version)
             journal = Journal(loaded.journal)
         except DeterminismError as error:

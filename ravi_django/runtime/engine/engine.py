@@ -92,8 +92,8 @@ class Engine(Driver):
         for lease in leases:
             await self._drive_claimed(lease)
         if not leases and suspect is not None and await self.database.call(claims.waits_as_suspect, run_id):
-            words = "run %s waits: its workers died, and this one drives run %s, whose workers died too"
-            log.warning(words, run_id, suspect, extra={"action": "run.suspect_waits"})
+            warning = "run %s waits: its workers died, and this one drives run %s, whose workers died too"
+            log.warning(warning, run_id, suspect, extra={"action": "run.suspect_waits"})
         return bool(leases)
 
     async def _claim(self, room: int, claim: Callable[..., Lease | list[Lease] | None], *args: Any) -> list[Lease]:
@@ -101,8 +101,10 @@ class Engine(Driver):
         leases: list[Lease] = []
         try:
             asked_at = time.monotonic()
-            found = await self.database.call(claim, *args) or []
-            leases = [replace(lease, asked_at=asked_at) for lease in (found if isinstance(found, list) else [found])]
+            claimed = await self.database.call(claim, *args) or []
+            leases = [
+                replace(lease, asked_at=asked_at) for lease in (claimed if isinstance(claimed, list) else [claimed])
+            ]
         finally:
             self._driving -= room - len(leases)
             if not leases and self._more and self.has_room:

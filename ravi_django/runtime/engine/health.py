@@ -63,22 +63,22 @@ class _Attempt(threading.Thread):
     def __init__(self, name: str, look: Callable[[], str]) -> None:
         super().__init__(name=f"ravi-health-{name}", daemon=True)
         self._check, self._look = name, look
-        self._found: Check | None = None
+        self._result: Check | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self._found = Check(self._check, True, self._look())
+            self._result = Check(self._check, True, self._look())
         except Unhealthy as problem:
-            self._found = Check(self._check, False, str(problem))
+            self._result = Check(self._check, False, str(problem))
         except Exception as error:
-            self._found = Check(self._check, False, f"{type(error).__name__}: {error}".strip())
+            self._result = Check(self._check, False, f"{type(error).__name__}: {error}".strip())
         finally:
             connections.close_all()
 
     def outcome(self, wait_s: float) -> Check:
         self.join(wait_s)
-        return self._found or Check(self._check, False, f"no answer within {LIMIT_S:g} s")
+        return self._result or Check(self._check, False, f"no answer within {LIMIT_S:g} s")
 
 
 def database() -> str:
@@ -141,10 +141,10 @@ def event_bus() -> str:
 
 def erasures() -> str:
     """Report the erasures that the sweep has not finished. Never fails: runs do not need it."""
-    found = Erasure.objects.aggregate(count=Count("id"), oldest=Max(clock.age("created_at")))
-    if not found["count"]:
+    unfinished = Erasure.objects.aggregate(count=Count("id"), oldest=Max(clock.age("created_at")))
+    if not unfinished["count"]:
         return "none is open"
-    return f"{found['count']} are open, the oldest for {found['oldest'].total_seconds():.0f} s"
+    return f"{unfinished['count']} are open, the oldest for {unfinished['oldest'].total_seconds():.0f} s"
 
 
 def worker() -> str:
@@ -154,16 +154,18 @@ def worker() -> str:
     alive = workers.alive().count()
     if not alive:
         limit = workers.MISSED * float(conf.HEARTBEAT_S)
-        words = f"no worker consumes the queue {conf.QUEUE}" if conf.ENGINE == "celery" else "no worker is alive"
-        raise Unhealthy(f"{words}: none was seen for {limit:g} s; start one: {worker_line()}")
+        problem = f"no worker consumes the queue {conf.QUEUE}" if conf.ENGINE == "celery" else "no worker is alive"
+        raise Unhealthy(f"{problem}: none was seen for {limit:g} s; start one: {worker_line()}")
     return f"{alive} alive" + (f"; {lost} calls of tools hang in this process" if lost else "")
 
 
 def sweep() -> str:
     limit = workers.MISSED * float(conf.SWEEP_S) + MARGIN_S
     ages = SweepState.objects.annotate(age=clock.age("ran_at")).values_list("age", flat=True)
-    seconds = [found.total_seconds() for found in ages]
+    seconds = [age.total_seconds() for age in ages]
     if not seconds or min(seconds) > limit:
-        words = f"the last sweep ran {min(seconds):.0f} s ago" if seconds else "no sweep has run yet"
-        raise Unhealthy(f"{words}; start one: {worker_line() if conf.ENGINE == 'inline' else 'celery -A <site> beat'}")
+        problem = f"the last sweep ran {min(seconds):.0f} s ago" if seconds else "no sweep has run yet"
+        raise Unhealthy(
+            f"{problem}; start one: {worker_line() if conf.ENGINE == 'inline' else 'celery -A <site> beat'}"
+        )
     return f"ran {max(0.0, min(seconds)):.1f} s ago"

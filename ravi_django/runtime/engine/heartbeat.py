@@ -80,7 +80,7 @@ class Heartbeat(threading.Thread):
                 with_retry(workers.worker_seen, self._engine.name)
             return
         asked_at = time.monotonic()
-        late = {run_id: place for place, run_id in enumerate(self._unreached)}
+        late = {run_id: index for index, run_id in enumerate(self._unreached)}
         held = sorted(self._engine.active.values(), key=lambda active: late.get(active.lease.run_id, len(late)))
         leases = [(active.lease.run_id, active.lease.epoch) for active in held]
         seen = {active.lease.run_id: active.effects.facts.wake_seq or active.lease.run.wake_seq for active in held}
@@ -106,8 +106,8 @@ class Heartbeat(threading.Thread):
             return False
         frame = sys._current_frames().get(self._loop_thread)
         stack = "".join(traceback.format_stack(frame)) if frame else "?"
-        words = "the event loop has not moved for %.0f s; its leases are not renewed. It is at:\n%s"
-        log.error(words, age, stack, extra={"action": "loop.stalled"})
+        message = "the event loop has not moved for %.0f s; its leases are not renewed. It is at:\n%s"
+        log.error(message, age, stack, extra={"action": "loop.stalled"})
         return True
 
     def _tick(self) -> None:

@@ -54,7 +54,7 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
         agent = await database.call(specs.agent_of, run)
         limit = lease_inbox.limit_of(agent)
         loaded = await database.call(facts.load, lease, limit)
-        inbox = [(place, Message.model_validate(body)) for place, body in loaded.unread.messages]
+        inbox = [(position, Message.model_validate(body)) for position, body in loaded.unread.messages]
     except (KernelError, ValueError) as error:
         return Verdict(run.id, run.agent, error_of(error))
     effects = _Rehearsal(lease, Journal(loaded.journal), Appender(database))

@@ -133,7 +133,7 @@ class Outcome:
         elif self.status == Status.PENDING:
             return []
         elif self.status == Status.SUSPENDED:
-            result = {"waiting_on": [wait.shown() for wait in self.waits]}
+            result = {"waiting_on": [wait.as_json() for wait in self.waits]}
         trace = trace_of(self.raised)
         return [Entry(f"run.{name}", f"@{name}.{lease.epoch}", error=self.error, trace=trace, result=result)]
 
@@ -170,7 +170,7 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
                 entries,
                 turns,
                 seen=effects.facts.wake_seq or lease.run.wake_seq,
-                waits=[wait.shown() for wait in outcome.waits],
+                waits=[wait.as_json() for wait in outcome.waits],
                 wake_at=outcome.wake_at,
             )
         case Status.PENDING if outcome.for_release:
@@ -267,8 +267,8 @@ def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: 
         first, hints = generations.write_handoff(lease, entries, turns, handoff=handoff)
         return Settled(first, Status.PENDING, [*hints, lease.run_id])
     except Occupied:
-        words = f"the session has another active run of {handoff.agent}; wait for its end, or answer without it"
-        entries[-1].result, entries[-1].error = None, error_of(ConflictError(words))
+        refusal = f"the session has another active run of {handoff.agent}; wait for its end, or answer without it"
+        entries[-1].result, entries[-1].error = None, error_of(ConflictError(refusal))
         entries[-1].stored.clear()
         return Settled(requeue(lease, entries), Status.PENDING, [lease.run_id])
 
@@ -324,10 +324,10 @@ def error_of(error: BaseException | None) -> dict[str, Any]:
     if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         return error_of(error.exceptions[0])
     kind = getattr(error, "type", None) if isinstance(error, KernelError) else None
-    shown: dict[str, Any] = {"type": kind or type(error).__name__, "message": redact(message_of(error))}
+    as_json: dict[str, Any] = {"type": kind or type(error).__name__, "message": redact(message_of(error))}
     if isinstance(error, DeterminismError) and error.diff:
-        shown["diff"] = error.diff
-    return dict(storable(shown))
+        as_json["diff"] = error.diff
+    return dict(storable(as_json))
 
 
 WAYS_OUT = (

@@ -26,7 +26,7 @@ def turns_of(agent: Any, effects: Effects) -> list[NewTurn]:
     run, memory = effects.lease.run, getattr(agent, "context", None)
     if not isinstance(memory, ContextConfig) or not isinstance(memory.stores, DjangoHistoryProvider):
         return []
-    if memory.retention is not HistoryRetention.PERMANENT or not (text := _shown(effects)).strip():
+    if memory.retention is not HistoryRetention.PERMANENT or not (text := _streamed_text(effects)).strip():
         return []
     turns = [(ChatMessage(role=Role.ASSISTANT, name=STOPPED, content=[TextBlock(text=text)]), True)]
     if not Turn.objects.filter(run=run).exists():
@@ -35,7 +35,7 @@ def turns_of(agent: Any, effects: Effects) -> list[NewTurn]:
     return [NewTurn(run.session_id, str(agent.id), turn, shared=is_shared and is_root) for turn, is_shared in turns]
 
 
-def _shown(effects: Effects) -> str:
+def _streamed_text(effects: Effects) -> str:
     """The text of the last answer that began, unless it was recorded."""
     run, text, last, after = effects.lease.run, "", ("", ""), 0
     while frames := get_buffer().read(str(run.tree_id), after, PAGE):

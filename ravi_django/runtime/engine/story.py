@@ -178,7 +178,7 @@ class Rounds:
         """Call the agent's code for each batch; returns the result of the last call."""
         while True:
             batch = await self._next()
-            ctx.given += batch
+            ctx.messages_given += batch
             ctx.publication_depth, ctx.caused = publication_depth(batch), ""
             if self._number == 1:
                 row = self._effects.journal.system("@started")
@@ -215,7 +215,7 @@ class Rounds:
             if self._number > 1:
                 effects.note_once(Entry("msg.received", f"@round.{self._number}", read_upto=upto))
         effects.read_upto = upto or None
-        return [message for place, message in self._inbox if after < place <= upto]
+        return [message for position, message in self._inbox if after < position <= upto]
 
     def _recorded_upto(self, number: int) -> int | None:
         row = self._effects.journal.system("@started" if number == 1 else f"@round.{number}")

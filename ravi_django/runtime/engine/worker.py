@@ -235,8 +235,8 @@ class Runtime:
     async def stream(self, target: Agent | AgentId | str, message: Any, **options: Any) -> AsyncGenerator[StreamEvent]:
         """`submit`, then the events of the run: with `user=` those that this user may see."""
         run_id = await self.submit(target, message, **options)
-        async with contextlib.aclosing(self.events(run_id, user=options.get("user"))) as found:
-            async for event in found:
+        async with contextlib.aclosing(self.events(run_id, user=options.get("user"))) as events:
+            async for event in events:
                 yield event
 
     async def answer(self, request: Any, text: str = "", *, action: str = "answer", **fields: Any) -> str:

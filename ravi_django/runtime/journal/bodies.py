@@ -13,7 +13,7 @@ from ravi_django.models import Blob
 from ravi_django.runtime.db.threads import CodeThreads, DatabaseThreads
 from ravi_django.runtime.journal import append
 
-_kept: OrderedDict[str, float] = OrderedDict()  # digests that this process has stored, and when
+_stored_at: OrderedDict[str, float] = OrderedDict()  # digests that this process has stored, and when
 _MOST = 10_000
 _TRUSTED_S = 6 * 3600.0  # then they are stored again: the prune deletes unused blobs after a day
 
@@ -21,7 +21,7 @@ _TRUSTED_S = 6 * 3600.0  # then they are stored again: the prune deletes unused 
 async def keep(database: DatabaseThreads | CodeThreads, bodies: dict[str, Callable[[], Any]]) -> None:
     """Store new bodies; `bodies` maps a digest to a function that returns the JSON value."""
     now = time.monotonic()
-    new = [digest for digest in bodies if now - _kept.get(digest, -_TRUSTED_S) >= _TRUSTED_S]
+    new = [digest for digest in bodies if now - _stored_at.get(digest, -_TRUSTED_S) >= _TRUSTED_S]
     if not new:
         return
     texts = {digest: to_json(bodies[digest](), fallback=str) for digest in new}
@@ -30,11 +30,11 @@ async def keep(database: DatabaseThreads | CodeThreads, bodies: dict[str, Callab
         [Blob(id=digest, body=text, encoding="json", size=len(text)) for digest, text in texts.items()],
     )
     for digest in new:
-        _kept[digest] = now
-    while len(_kept) > _MOST:
-        _kept.popitem(last=False)
+        _stored_at[digest] = now
+    while len(_stored_at) > _MOST:
+        _stored_at.popitem(last=False)
 
 
 def forget() -> None:
     """For tests, after the database was emptied."""
-    _kept.clear()
+    _stored_at.clear()

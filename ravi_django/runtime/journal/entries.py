@@ -342,9 +342,9 @@ def write_turns(
         Turn(
             session_id=session_id,
             agent=turn.agent,
-            position=end - len(turns) + place,
+            position=end - len(turns) + number,
             run_id=run_id,
-            index=None if index is None else index + place,
+            index=None if index is None else index + number,
             role=turn.message.role,
             content=turn.content,
             entry_id=turn.entry,
@@ -353,6 +353,6 @@ def write_turns(
             shared=turn.shared,
             seen=turn.seen,
         )
-        for place, turn in enumerate(turns)
+        for number, turn in enumerate(turns)
     ]
     Turn.objects.bulk_create(rows, ignore_conflicts=again)

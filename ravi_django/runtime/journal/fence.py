@@ -80,9 +80,9 @@ def append_in_transaction(
     changes = _position(entries) | changes
     if not _in_one_statement(entries, turns):
         return _append_by_orm(lease, entries, turns, seen=seen, **changes)
-    given = {name: value.value if isinstance(value, Value) else value for name, value in changes.items()}
+    values = {name: value.value if isinstance(value, Value) else value for name, value in changes.items()}
     plain = {
-        name: value for name, value in given.items() if type(value) is Now or not hasattr(value, "resolve_expression")
+        name: value for name, value in values.items() if type(value) is Now or not hasattr(value, "resolve_expression")
     }
     statement = _bound(lease, entries, turns, plain, seen)
     rows = _execute(statement.sql, statement.params)
@@ -98,8 +98,8 @@ def _in_one_statement(entries: Sequence[Entry], turns: Sequence[NewTurn]) -> boo
 
 def _position(entries: Sequence[Entry]) -> dict[str, Any]:
     """The run's change by the last of the entries that gave messages to the code."""
-    given = [entry.read_upto for entry in entries if entry.gives_messages and entry.read_upto is not None]
-    return {"read_upto": given[-1]} if given else {}
+    positions = [entry.read_upto for entry in entries if entry.gives_messages and entry.read_upto is not None]
+    return {"read_upto": positions[-1]} if positions else {}
 
 
 def _used(entries: Sequence[Entry]) -> tuple[dict[str, Any], bool]:
@@ -139,13 +139,13 @@ def _append_by_orm(
         journal_row(
             entry,
             run_id=lease.run_id,
-            seq=base + place,
+            seq=base + number,
             generation=generation,
             epoch=lease.epoch,
             now=clock.now(),
             start=clock.after(-entry.elapsed_s),
         )
-        for place, entry in enumerate(entries)
+        for number, entry in enumerate(entries)
     )
     if turns:
         write_turns(turns[0].session_id, turns, run_id=lease.run_id, index=next_turn - len(turns))
@@ -212,11 +212,11 @@ def _bound(
 
 def _change_params(changes: dict[str, Any] | None, effect: bool) -> list[str | None]:
     """A recorded effect resets crashes and attempts, unless the caller sets them."""
-    given = changes or {}
-    kept: list[str | None] = [] if "release" in given else [conf.RELEASE]
-    kept += ["0" if effect else "1" for name in ("crashes", "attempts") if name not in given]
+    values = changes or {}
+    params: list[str | None] = [] if "release" in values else [conf.RELEASE]
+    params += ["0" if effect else "1" for name in ("crashes", "attempts") if name not in values]
     meta: Any = Run._meta
-    return kept + [as_text(meta.get_field(name), value) for name, value in given.items() if type(value) is not Now]
+    return params + [as_text(meta.get_field(name), value) for name, value in values.items() if type(value) is not Now]
 
 
 def _entry_params(entry: Entry) -> list[str | None]:
@@ -241,7 +241,7 @@ def _entry_params(entry: Entry) -> list[str | None]:
 
 def _values(typed: str, count: int) -> str:
     """VALUES of `count` rows, numbered from 0 in a column `place`."""
-    return ", ".join(f"({place}, {typed})" for place in range(count))
+    return ", ".join(f"({number}, {typed})" for number in range(count))
 
 
 @cache

@@ -57,8 +57,8 @@ def _of_entry(run: Run, entry: Entry, output: Any) -> Event | None:
     if entry.kind in _ENDS:
         return _of_end(run, entry, output)
     if REFUSED in error and entry.kind == "llm.call":
-        words = str(error.get("message", ""))
-        return event_types.budget_exhausted(run.id, run.session_id, error[REFUSED], words, **_about(run, entry.id.hex))
+        detail = str(error.get("message", ""))
+        return event_types.budget_exhausted(run.id, run.session_id, error[REFUSED], detail, **_about(run, entry.id.hex))
     if entry.kind == "run.retried" and "supersedes" in (entry.result or {}):  # by a person, not for a transient error
         return event_types.run_retried(run.id, run.session_id, **_about(run, entry.id.hex))
     if (entry.kind == "run.started" and run.generation == 0) or _begins_fork(run, entry):
@@ -73,17 +73,17 @@ def _begins_fork(run: Run, entry: Entry) -> bool:
 
 def _of_end(run: Run, entry: Entry, output: Any) -> Event:
     error = entry.error or {}
-    kind, words = str(error.get("type", "")), str(error.get("message", ""))
+    kind, detail = str(error.get("type", "")), str(error.get("message", ""))
     about = _about(run, entry.id.hex)
     match entry.kind.removeprefix("run."):
         case Status.COMPLETED:
             return event_types.run_completed(run.id, run.session_id, str(output or ""), **about)
         case Status.CANCELLED:
-            return event_types.run_cancelled(run.id, run.session_id, words, **about)
+            return event_types.run_cancelled(run.id, run.session_id, detail, **about)
         case Status.BLOCKED:
-            return event_types.run_blocked(run.id, run.session_id, kind, words, **about)
+            return event_types.run_blocked(run.id, run.session_id, kind, detail, **about)
         case _:
-            return event_types.run_failed(run.id, run.session_id, kind, words, **about)
+            return event_types.run_failed(run.id, run.session_id, kind, detail, **about)
 
 
 def of_crash(run: Run, worker: str) -> Event:
@@ -109,11 +109,11 @@ def of_request(request: HumanRequest, became: str, run: Run) -> list[Event]:
     about["owner"], about["tenant"] = _text_of(request.owner_id), request.tenant
     if became == "answered":
         return [_answered(request, run, about)]
-    place, kind = (run.id, run.session_id, request.id), str(request.kind)
+    ids, kind = (run.id, run.session_id, request.id), str(request.kind)
     if became != "opened":
-        return [event_types.hitl_closed(*place, kind=kind, status=became, tool=request.tool, **about)]
-    shown = {"text": request.text, "tool": request.tool, "risk": request.risk, "to": request.to}
-    events = [event_types.hitl_requested(*place, kind=kind, **shown, **about)]
+        return [event_types.hitl_closed(*ids, kind=kind, status=became, tool=request.tool, **about)]
+    about_request = {"text": request.text, "tool": request.tool, "risk": request.risk, "to": request.to}
+    events = [event_types.hitl_requested(*ids, kind=kind, **about_request, **about)]
     if request.tool == TOP_UP:
         about["event_id"] = _id(request.id, TOP_UP, request.version)
         account = f"tree:{run.tree_id}"
@@ -123,14 +123,14 @@ def of_request(request: HumanRequest, became: str, run: Run) -> list[Event]:
 
 def _answered(request: HumanRequest, run: Run, about: Origin) -> Event:
     answer = request.answer or {}
-    place = (run.id, run.session_id, request.id)
-    given = {"action": str(answer.get("action", "")), "by": str(answer.get("by", "")), "tool": request.tool}
+    ids = (run.id, run.session_id, request.id)
+    decision = {"action": str(answer.get("action", "")), "by": str(answer.get("by", "")), "tool": request.tool}
     if request.kind != HumanRequest.Kind.APPROVAL:
         text = str(answer.get("text") or "")
-        return event_types.hitl_answered(*place, kind=str(request.kind), text=text, **given, **about)
-    if given["action"] in ("approve", "edit"):
-        return event_types.hitl_approved(*place, **given, **about)
-    return event_types.hitl_denied(*place, reason=str(answer.get("reason") or ""), **given, **about)
+        return event_types.hitl_answered(*ids, kind=str(request.kind), text=text, **decision, **about)
+    if decision["action"] in ("approve", "edit"):
+        return event_types.hitl_approved(*ids, **decision, **about)
+    return event_types.hitl_denied(*ids, reason=str(answer.get("reason") or ""), **decision, **about)
 
 
 def _about(run: Run, event_id: str) -> Origin:
@@ -166,8 +166,8 @@ def _text(body: Mapping[str, Any]) -> str:
 
 def body(event: Event) -> dict[str, Any]:
     """The event as its row stores it, without the time, which is a column."""
-    found: dict[str, Any] = storable(event.model_dump(mode="json", include=set(Event.model_fields) - {"ts"}))
-    return found
+    stored: dict[str, Any] = storable(event.model_dump(mode="json", include=set(Event.model_fields) - {"ts"}))
+    return stored
 
 
 def write(events: Sequence[Event], topic: str = TOPIC) -> None:
@@ -186,7 +186,7 @@ def params(events: Sequence[Event]) -> list[str | None]:
 def insert(count: int, source: str) -> str:
     """SQL that writes `count` events if `source` has a row. Its parameters: the fake clock's present or NULL, then
     `params`."""
-    rows = ", ".join(f"({place}, %s::text, %s::jsonb)" for place in range(count))
+    rows = ", ".join(f"({number}, %s::text, %s::jsonb)" for number in range(count))
     return f"""INSERT INTO ravi_outboxevent (topic, body, created_at)
   SELECT events.topic, events.body, coalesce(%s::timestamptz, statement_timestamp())
   FROM {source}, (VALUES {rows}) AS events(place, topic, body) ORDER BY events.place"""  # noqa: S608

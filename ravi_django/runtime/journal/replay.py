@@ -63,9 +63,9 @@ class Journal:
                 self._paused[row.path] = row
             else:
                 self._started[row.path] = row
-        for path, place in places.items():
+        for path, first_seq in places.items():
             if path in self._results:
-                self._results[path].seq = place
+                self._results[path].seq = first_seq
         # At-most-once effects that were started and have no result.
         self.open_started = {path: row for path, row in self._started.items() if self._is_open(row)}
         self._scopes = {above for rows in (self._results, self._started) for path in rows for above in _above(path)}
@@ -78,7 +78,7 @@ class Journal:
         self._next = 0
         self.waiting: Collection[int] = ()  # seqs of results that wait for their turn
         made = [] if conf.REPLAY == "strict" else [(row.path, _SUMMARY.search(row.path)) for row in asked]
-        self._summaries = {path: path[: found.start(1)] for path, found in made if found}  # by path: the scope around
+        self._summaries = {path: path[: match.start(1)] for path, match in made if match}  # by path: the scope around
         self.on_passed: Callable[[Recorded], None] = lambda row: None  # called with a summary that nobody asks for
 
     def _inside_recorded(self, path: str) -> bool:
@@ -106,9 +106,10 @@ class Journal:
     def patience_s(self) -> float:
         """Until the next result counts as one that nobody asks for: the code may wait for something else first, as long
         as it did in the first execution."""
-        row = self._by_seq(self.next_seq)
-        before = max((other.finished_at for other in self._results.values() if other.seq < row.seq), default=None)
-        waited = 0.0 if before is None else (row.started_at - before).total_seconds()
+        waited = 0.0
+        if self._next:
+            before = self._by_seq(self._order[self._next - 1])
+            waited = (self._by_seq(self.next_seq).started_at - before.finished_at).total_seconds()
         return self.stall_s + min(max(waited, 0.0), 100 * self.stall_s)
 
     def find(self, path: str) -> Recorded | None:
@@ -181,8 +182,8 @@ class Journal:
 
     def pass_over(self, prefix: str) -> None:
         """The rows recorded in this scope, which nobody asks for any more: what came of them is recorded too."""
-        found = [row for path, row in self._results.items() if path.startswith(prefix)]
-        self._taken |= {row.seq for row in found}
+        rows = [row for path, row in self._results.items() if path.startswith(prefix)]
+        self._taken |= {row.seq for row in rows}
         self._advance()
 
     def pass_summaries(self, path: str, asked: Collection[str]) -> None:
@@ -190,10 +191,10 @@ class Journal:
         strategy that made them is gone, or decides otherwise now."""
         row, scope = self._results.get(path), path[: max(path.rfind("."), path.rfind("/")) + 1]
         alone = row is not None and self.alone()  # else another task may be about to ask
-        for found, where in list(self._summaries.items()):
-            is_before = row is None or self._results[found].seq < row.seq
-            if is_before and found not in asked and (alone or where == scope):
-                self._pass(found)
+        for summary, where in list(self._summaries.items()):
+            is_before = row is None or self._results[summary].seq < row.seq
+            if is_before and summary not in asked and (alone or where == scope):
+                self._pass(summary)
 
     def _pass(self, path: str) -> None:
         del self._summaries[path]
@@ -245,7 +246,7 @@ class Journal:
 
 def _above(path: str) -> list[str]:
     """The prefixes of the scopes around a path."""
-    return [path[: place + 1] for place, letter in enumerate(path) if letter in "./"]
+    return [path[: end + 1] for end, letter in enumerate(path) if letter in "./"]
 
 
 def _number(text: str) -> str:
@@ -274,7 +275,8 @@ def check_identity(row: Recorded, kind: str, name: str, digest: str | None, argu
     if arguments is not None:
         now[ARGUMENTS] = json.loads(dumps(arguments) or "null")
     raise DeterminismError(
-        f"at {row.path!r} the journal recorded {_words(was)} (entry {row.seq}), the code now asks for {_words(now)}",
+        f"at {row.path!r} the journal recorded {_as_text(was)} (entry {row.seq}), "
+        f"the code now asks for {_as_text(now)}",
         diff={"path": row.path, "seq": row.seq, "recorded": was, "asked": now},
     )
 
@@ -305,6 +307,6 @@ def describe(row: Recorded) -> dict[str, Any]:
     return call
 
 
-def _words(call: dict[str, Any]) -> str:
+def _as_text(call: dict[str, Any]) -> str:
     arguments = f" with {json.dumps(call[ARGUMENTS], ensure_ascii=False)}" if ARGUMENTS in call else ""
     return f"{call['kind']} {call['name']!r}{arguments}"

@@ -226,9 +226,9 @@ class LoopConnection:
 
     def _connect(self) -> None:
         """On a database thread: connect like the thread's own connection, with the same limits."""
-        own = connections[alias()]
-        own.ensure_connection()
-        wrapper = own.copy()
+        of_thread = connections[alias()]
+        of_thread.ensure_connection()
+        wrapper = of_thread.copy()
         wrapper.inc_thread_sharing()
         wrapper.connect()
         self._drop()  # the connection of a loop that has ended meanwhile
@@ -292,8 +292,8 @@ class LoopConnection:
 
     def _overdue(self) -> None:
         """The server would have cancelled the statement before: the network has lost the connection."""
-        words = "no answer within %s s: the connection is closed"
-        log.warning(words, conf.HEARTBEAT_S, extra={"action": "db.deadline"})
+        warning = "no answer within %s s: the connection is closed"
+        log.warning(warning, conf.HEARTBEAT_S, extra={"action": "db.deadline"})
         self._shut()
 
     def _shut(self) -> None:

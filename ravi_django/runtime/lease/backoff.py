@@ -17,8 +17,8 @@ def site_policy() -> RetryPolicy:
 
 
 def policy_of(model: Any) -> RetryPolicy:
-    own: RetryPolicy | None = getattr(model, "retry", None)
-    return site_policy() if own is None else own
+    of_model: RetryPolicy | None = getattr(model, "retry", None)
+    return site_policy() if of_model is None else of_model
 
 
 def again(error: TransientError | ModelError, policy: RetryPolicy, failures: int) -> TransientError | None:

@@ -48,8 +48,8 @@ def claim_batch(
     leases: list[Lease] = []
     with transaction.atomic():
         for part in (expired,) if only_expired else (expired, timed, ready):
-            found = skip_locked(part().filter(_of(known, suspects))).values_list("id", flat=True)
-            for run_id in found[: room - len(leases)]:
+            run_ids = skip_locked(part().filter(_of(known, suspects))).values_list("id", flat=True)
+            for run_id in run_ids[: room - len(leases)]:
                 if lease := _claim_by_orm(run_id, owner, _of(known, suspects)):
                     suspects = suspects and lease.run.crashes < SUSPECT
                     leases.append(lease)
@@ -69,11 +69,11 @@ def waits_as_suspect(run_id: UUID | str) -> bool:
 # ---------------------------------------------------------------------------------------------- through the ORM
 
 
-def _claim_by_orm(run_id: UUID | str, owner: str, mine: Q) -> Lease | None:
+def _claim_by_orm(run_id: UUID | str, owner: str, may_claim: Q) -> Lease | None:
     before = Run.objects.filter(id=run_id).values_list("crashes", "lease_owner", "lease_expires_at").first()
     alive = WorkerProcess.objects.filter(name=OuterRef("lease_owner"), seen_at__gt=OuterRef("lease_expires_at"))
     is_crash = When(~Exists(alive), status=Status.RUNNING, then=1)
-    taken = Run.objects.filter(claimable(), mine, id=run_id).update(
+    taken = Run.objects.filter(claimable(), may_claim, id=run_id).update(
         status=Status.RUNNING,
         lease_owner=owner,
         lease_expires_at=clock.after(conf.LEASE_S),
@@ -87,25 +87,25 @@ def _claim_by_orm(run_id: UUID | str, owner: str, mine: Q) -> Lease | None:
     )
     if not taken:
         return None
-    faults: list[str] = []
-    run = _row(Run, run_id, faults)
-    run.session = _row(Session, run.session_id, faults)
+    errors: list[str] = []
+    run = _row(Run, run_id, errors)
+    run.session = _row(Session, run.session_id, errors)
     # Only children need their roots and parents: these rows are as wide as the run's.
-    run.root = _row(Run, run.root_id, faults) if run.root_id else None
-    run.parent = _row(Run, run.parent_id, faults) if run.parent_id else None
+    run.root = _row(Run, run.root_id, errors) if run.root_id else None
+    run.parent = _row(Run, run.parent_id, errors) if run.parent_id else None
     if before is not None and outbox.is_on() and run.crashes > before[0]:
         outbox.write([outbox.of_crash(run, before[1])])
-    ended, fault = before and before[2], "; ".join(faults)
+    ended, fault = before and before[2], "; ".join(errors)
     return Lease(run=run, epoch=run.lease_epoch, owner=owner, expired_at=ended, fault=fault)
 
 
-def _row(model: type[Row], key: Any, faults: list[str]) -> Row:
-    """The row. If its JSON cannot be read, that is None, and the reason is added to `faults`."""
+def _row(model: type[Row], key: Any, errors: list[str]) -> Row:
+    """The row. If its JSON cannot be read, that is None, and the reason is added to `errors`."""
     rows = model._default_manager.filter(pk=key)
     try:
         return rows.get()
     except ValueError as error:
-        faults.append(str(error))
+        errors.append(str(error))
     documents = [column.name for column in model._meta.concrete_fields if isinstance(column, JSONField)]
     row = rows.defer(*documents).get()
     for name in documents:
@@ -174,17 +174,17 @@ def _claim_postgres(
 
 def _lease_of(row: Sequence[Any], owner: str) -> Lease:
     expired_at, message_id, body, *rest = row
-    own = len(Run._meta.concrete_fields)
-    faults: list[str] = []  # of one row: they must not lose the other leases of the batch
+    width = len(Run._meta.concrete_fields)
+    errors: list[str] = []  # of one row: they must not lose the other leases of the batch
     run, root, parent = (
-        postgres.instance(Run, rest[start:end], faults) if rest[start] is not None else None
-        for start, end in pairwise(range(0, 4 * own, own))
+        postgres.instance(Run, rest[start:end], errors) if rest[start] is not None else None
+        for start, end in pairwise(range(0, 4 * width, width))
     )
     assert run is not None
-    run.root, run.parent, run.session = root, parent, postgres.instance(Session, rest[3 * own :], faults)
-    (message,) = postgres.decoded([body], [0], faults)
+    run.root, run.parent, run.session = root, parent, postgres.instance(Session, rest[3 * width :], errors)
+    (message,) = postgres.decoded([body], [0], errors)
     sole = None if message_id is None else (message_id, message)
-    fault = "; ".join(faults)
+    fault = "; ".join(errors)
     return Lease(run=run, epoch=run.lease_epoch, owner=owner, expired_at=expired_at, sole=sole, fault=fault)
 
 
@@ -345,8 +345,8 @@ def _renew(held: QuerySet[Run]) -> dict[UUID, tuple[Any, ...]]:
 
 
 def _verdict(row: Sequence[Any] | None, epoch: int, seen: int | None) -> str:
-    mine, cancel, awaits_slot, woken = row or (None, None, False, 0)
-    if mine != epoch:
+    held_epoch, cancel, awaits_slot, woken = row or (None, None, False, 0)
+    if held_epoch != epoch:
         return "lost"
     if cancel:
         return "cancel"

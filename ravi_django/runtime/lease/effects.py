@@ -92,7 +92,7 @@ class Effects(Gate):
         self.journal.on_passed = self._passed_over
         self._late: asyncio.TimerHandle | None = None  # begins to commit results that wait for the next commit
         self._flushing: asyncio.Task[None] | None = None
-        self._given: set[int] = set()  # signals that a wait has taken
+        self.taken_signals: set[int] = set()  # signals that a wait has taken
         self._ended_waits: set[int] = set()  # messages
         self._refreshing = self._is_stale = False
 
@@ -159,7 +159,7 @@ class Effects(Gate):
         with self.turnstile.committing():
             cancelled = await self.flushed(unless_alone=True)
             entries, turns = self.take_pending(*before, entry)
-            first, again = await self._commit(entries, turns, write, own=1 + len(before))
+            first, again = await self._commit(entries, turns, write, own_rows=1 + len(before))
             if entry.phase == "result":
                 self.close_call(entry.path)
                 self._answered(entry)
@@ -227,16 +227,16 @@ class Effects(Gate):
         self._flushing = None
 
     async def _commit(
-        self, entries: list[Entry], turns: list[NewTurn], write: Write | None, own: int = 0
+        self, entries: list[Entry], turns: list[NewTurn], write: Write | None, own_rows: int = 0
     ) -> tuple[int, bool]:
-        """Returns the first seq, and whether the caller was cancelled meanwhile. `own`: the effect's rows, which are
+        """Returns the first seq, and whether the caller was cancelled meanwhile. `own_rows`: the effect's, which are
         the last ones. The others are pending again if the write is refused."""
         try:
             first, cancelled = await self._append(self.lease, entries, turns, write)
         except (LeaseLostError, asyncio.CancelledError):
             raise
         except (*REFUSALS, NotDue, NotStanding, TooManyRequests) as error:
-            self.notes[:0], self.turns[:0] = entries[: len(entries) - own], turns
+            self.notes[:0], self.turns[:0] = entries[: len(entries) - own_rows], turns
             if isinstance(error, CancellationError):
                 self.token.cancel(error.reason)
             raise
@@ -340,16 +340,16 @@ class Effects(Gate):
             self._refreshing = False
         if new is None or self.stop is not None:  # then no wait is met any more: these facts must not count as seen
             return
-        new.signals = [signal for signal in new.signals if signal[0] not in self._given]
+        new.signals = [signal for signal in new.signals if signal[0] not in self.taken_signals]
         self.facts = new
         self.poke()
 
     def take_signal(self, *names: str) -> tuple[int, Any] | None:
         """Take the oldest unread signal of one of these names: no other wait gets it."""
-        for place, (signal_id, its_name, payload) in enumerate(self.facts.signals):
-            if its_name in names:
-                del self.facts.signals[place]
-                self._given.add(signal_id)
+        for index, (signal_id, signal_name, payload) in enumerate(self.facts.signals):
+            if signal_name in names:
+                del self.facts.signals[index]
+                self.taken_signals.add(signal_id)
                 return signal_id, payload
         return None
 

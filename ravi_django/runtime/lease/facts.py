@@ -49,8 +49,10 @@ def load_with_facts(lease: Lease, limit: int | None = None) -> tuple[Loaded, Fac
     loaded = load(lease, limit)
     if not lease.run.wake_seq:
         return loaded, Facts()
-    kinds = {row.kind for row in loaded.journal}
-    return loaded, _facts(lease, lease.run, asks="ask" in kinds, requests="request.opened" in kinds)
+    kinds, unread = {row.kind for row in loaded.journal}, loaded.unread
+    has_unread = unread.more or any(position > lease.run.read_upto for position, _ in unread.messages)
+    asks, requests = "ask" in kinds, "request.opened" in kinds
+    return loaded, _facts(lease, lease.run, asks=asks, requests=requests, broadcasts=has_unread)
 
 
 def facts(lease: Lease, known: int = -1) -> Facts | None:
@@ -60,20 +62,21 @@ def facts(lease: Lease, known: int = -1) -> Facts | None:
         seen = Run.objects.only("wake_seq", "read_upto").get(id=lease.run_id)
         if seen.wake_seq <= known:
             return None
-        return _facts(lease, seen, asks=True, requests=True) if seen.wake_seq else Facts()
+        return _facts(lease, seen, asks=True, requests=True, broadcasts=True) if seen.wake_seq else Facts()
 
 
-def _facts(lease: Lease, seen: Run, *, asks: bool, requests: bool) -> Facts:
+def _facts(lease: Lease, seen: Run, *, asks: bool, requests: bool, broadcasts: bool) -> Facts:
     run_id, generation = lease.run_id, lease.run.generation
-    found = Facts(wake_seq=seen.wake_seq, signals=_unread_signals(run_id))
-    announced = InboxMessage.objects.filter(run_id=run_id, id__gt=seen.read_upto, consumed_at=None).exclude(name="")
-    found.broadcasts = list(announced.order_by("id").values_list("id", "name"))
+    read = Facts(wake_seq=seen.wake_seq, signals=_unread_signals(run_id))
+    if broadcasts:
+        unread = InboxMessage.objects.filter(run_id=run_id, id__gt=seen.read_upto, consumed_at=None).exclude(name="")
+        read.broadcasts = list(unread.order_by("id").values_list("id", "name"))
     if asks:
-        found.asks = {ask.path: ask for ask in Ask.objects.filter(asker_id=run_id, generation=generation)}
+        read.asks = {ask.path: ask for ask in Ask.objects.filter(asker_id=run_id, generation=generation)}
     if requests:
         rows = HumanRequest.objects.filter(run_id=run_id, generation=generation).order_by("created_at", "id")
-        found.requests = {(request.path, request.attempt): request for request in rows}
-    return found
+        read.requests = {(request.path, request.attempt): request for request in rows}
+    return read
 
 
 def of_person(name: str) -> str:
@@ -135,9 +138,9 @@ def of_generation(run: Run, limit: int | None) -> Inbox:
     `limit` later ones."""
     if limit is None:
         return Inbox(inbox_after(run.id, run.inbox_from))
-    given = inbox_after(run.id, run.inbox_from, run.read_upto)
-    found, more = some_after(run.id, run.read_upto, limit)
-    return Inbox(given + found, more)
+    read = inbox_after(run.id, run.inbox_from, run.read_upto)
+    unread, more = some_after(run.id, run.read_upto, limit)
+    return Inbox(read + unread, more)
 
 
 def inbox_after(run_id: UUID, after: int, upto: int = _LAST) -> list[Numbered]:
@@ -171,14 +174,14 @@ def some_after(run_id: UUID, after: int, limit: int) -> tuple[list[Numbered], bo
             "  ) mine WINDOW w AS (ORDER BY id)) counted ORDER BY id",
             {"limit": str(limit), "at_once": str(AT_ONCE), "run": str(run_id), "after": str(after)},
         )
-        found = [(number, json.loads(body)) for number, body in rows if body is not None]
-        return found, len(found) < len(rows)
+        messages = [(number, json.loads(body)) for number, body in rows if body is not None]
+        return messages, len(messages) < len(rows)
     unread = _unread(run_id, after)
-    place, size, last = 0, 0, after
+    count, size, last = 0, 0, after
     for number, length in unread.values_list("id", Length("body"))[: limit + 1]:
-        if place == limit or size >= AT_ONCE:
+        if count == limit or size >= AT_ONCE:
             return list(unread.filter(id__lte=last).values_list("id", "body")), True
-        place, size, last = place + 1, size + length, number
+        count, size, last = count + 1, size + length, number
     return list(unread.filter(id__lte=last).values_list("id", "body")), False
 
 
@@ -188,5 +191,5 @@ def _unread(run_id: UUID, after: int) -> QuerySet[InboxMessage]:
 
 def summaries(lease: Lease) -> set[int]:
     """The indexes of the run's summaries among its turns."""
-    found = Turn.objects.filter(run_id=lease.run_id, index__gte=lease.run.turn_from, keeps__isnull=False)
-    return {index for index in found.values_list("index", flat=True) if index is not None}
+    turns = Turn.objects.filter(run_id=lease.run_id, index__gte=lease.run.turn_from, keeps__isnull=False)
+    return {index for index in turns.values_list("index", flat=True) if index is not None}

@@ -97,7 +97,7 @@ class Wait:
     met: Callable[[], Any]  # returns the result of the wait, None while it is not met
     until: datetime | None = None  # the wait is met at this time at the latest
 
-    def shown(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         named = "name" if self.kind in ("signal", "timer") else "id"
         until = self.until and self.until.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return {"kind": self.kind, named: self.name, "until": until}
@@ -224,8 +224,8 @@ class Gate:
         """
         while True:
             self.token.check()
-            if self.stop is None and not self.journal.replaying and (found := wait.met()) is not None:
-                return found
+            if self.stop is None and not self.journal.replaying and (result := wait.met()) is not None:
+                return result
             await self._park(wait)
 
     def poke(self) -> None:

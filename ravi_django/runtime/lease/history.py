@@ -75,16 +75,16 @@ class DjangoHistoryProvider:
         ctx = _context_of(None)
         if ctx is not None and str(ctx.session_id) == str(session_id):
             return await _read_in(ctx, agent_id, limit=limit, offset=offset)
-        found: list[ChatMessage] = await sync_to_async(read)(agent_id, session_id, limit=limit, offset=offset)
-        return found
+        messages: list[ChatMessage] = await sync_to_async(read)(agent_id, session_id, limit=limit, offset=offset)
+        return messages
 
     async def window(self, agent_id: AgentId, session_id: str, *, limit: int | None = None) -> list[ChatMessage]:
         """See `window_of` in `agents/memory/history.py`. At most two queries."""
         ctx = _context_of(None)
         if ctx is not None and str(ctx.session_id) == str(session_id):
             return await _read_in(ctx, agent_id, limit=limit, window=True)
-        found: list[ChatMessage] = await sync_to_async(read_window)(agent_id, session_id, limit=limit)
-        return found
+        messages: list[ChatMessage] = await sync_to_async(read_window)(agent_id, session_id, limit=limit)
+        return messages
 
     async def count(self, agent_id: AgentId, session_id: str) -> int:
         """The number of turns; inside a run, without the run's own."""
@@ -113,10 +113,10 @@ async def _count_in_run(ctx: RunState, agent_id: AgentId, session_id: str) -> in
     path = ctx.path()
     if (row := ctx.effects.recall_now(path, "history.count", str(agent_id))) is not None:
         return int(row.result["count"])
-    own = Q(run_id=ctx.run_id, index__gte=ctx.effects.lease.run.turn_from)
-    found = _read_by(agent_id, session_id).filter(keeps=None).exclude(own)
+    of_run = Q(run_id=ctx.run_id, index__gte=ctx.effects.lease.run.turn_from)
+    earlier = _read_by(agent_id, session_id).filter(keeps=None).exclude(of_run)
     with ctx.effects.busy():
-        count = int(await ctx.effects.database.call(found.count))
+        count = int(await ctx.effects.database.call(earlier.count))
     ctx.effects.note(Entry(kind="history.count", path=path, name=str(agent_id), result={"count": count}))
     return count
 
@@ -257,10 +257,12 @@ def _append(
     shared: Collection[int] = (),
 ) -> None:
     """Outside a run."""
-    place = UUID(str(session_id))
-    turns = [NewTurn(place, str(agent_id), message, shared=number in shared) for number, message in enumerate(messages)]
+    session_key = UUID(str(session_id))
+    turns = [
+        NewTurn(session_key, str(agent_id), message, shared=number in shared) for number, message in enumerate(messages)
+    ]
     with transaction.atomic():
-        write_turns(place, turns, run_id=UUID(run_id) if run_id else None, index=start, again=True)
+        write_turns(session_key, turns, run_id=UUID(run_id) if run_id else None, index=start, again=True)
 
 
 def seed(agent_id: AgentId, session_id: str | UUID, messages: Sequence[ChatMessage]) -> tuple[bool, int]:
@@ -344,11 +346,11 @@ def read_remembered(
     ids = [str(session_id) for (session_id, _, ended_at), _ in groups if ended_at is not None]
     messages: list[ChatMessage] = []
     last_end = None
-    for place, ((group_id, created_at, ended_at), group) in enumerate(groups):
+    for number, ((group_id, created_at, ended_at), group) in enumerate(groups):
         of_group = [_message(str(agent_id), row) for row in group]
         for message in of_group:  # positions are those of one session
             message._wire[POSITION] += group_id.int << 64
-        if place < len(ids) - SESSIONS:
+        if number < len(ids) - SESSIONS:
             of_group = [message for message in of_group if keeps_of(message) is not None]
         elif ended_at and last_end and created_at < last_end:  # its summaries do not cover the turns of that sibling
             of_group = [message for message in of_group if keeps_of(message) is None]
@@ -366,5 +368,5 @@ def remembered_at(session_id: UUID, until: datetime) -> QuerySet[Turn]:
 @appending
 def clear_turns(lease: Lease, *, session_id: UUID | str, agent: str, run_id: UUID | str | None = None) -> None:
     """Delete an agent's turns in a session, or only those of one run, including turns written with this row."""
-    found = Turn.objects.filter(session_id=session_id, agent=agent)
-    (found if run_id is None else found.filter(run_id=run_id)).delete()
+    turns = Turn.objects.filter(session_id=session_id, agent=agent)
+    (turns if run_id is None else turns.filter(run_id=run_id)).delete()

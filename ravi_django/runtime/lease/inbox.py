@@ -32,9 +32,9 @@ async def receive(ctx: RunState) -> list[Message]:
     async with effects.performing():
         after = max(effects.lease.run.inbox_from, effects.read_upto or 0)
         upto = await read_on(effects, after) or effects.read_upto
-        given = _give(ctx, upto or 0)
-        effects.note(Entry(KIND, path, result={"messages": len(given)}, read_upto=upto))
-    return given
+        messages = _give(ctx, upto or 0)
+        effects.note(Entry(KIND, path, result={"messages": len(messages)}, read_upto=upto))
+    return messages
 
 
 async def hear(ctx: RunState) -> list[Message]:
@@ -49,8 +49,8 @@ async def hear(ctx: RunState) -> list[Message]:
             with effects.busy():
                 await read_on(effects, max(effects.lease.run.inbox_from, effects.read_upto or 0))
             ctx.heard = woken
-        unread = [(place, one) for place, one in effects.inbox if place > (effects.read_upto or 0)]
-        steering = list(takewhile(lambda found: STEERS in found[1].metadata, unread))
+        unread = [(position, one) for position, one in effects.inbox if position > (effects.read_upto or 0)]
+        steering = list(takewhile(lambda numbered: STEERS in numbered[1].metadata, unread))
         if not steering:
             return []
         upto = steering[-1][0]
@@ -60,21 +60,21 @@ async def hear(ctx: RunState) -> list[Message]:
         assert row is not None
         upto = row.read_upto or 0
     depth = ctx.publication_depth
-    given = _give(ctx, upto)
+    messages = _give(ctx, upto)
     ctx.publication_depth = max(depth, ctx.publication_depth)  # they do not end a chain of publications
-    return given
+    return messages
 
 
 async def read_on(effects: Effects, after: int) -> int | None:
     """Read the messages above an id, at most the agent's limit of them; returns the id of the last one."""
     run_id, limit, more = effects.lease.run_id, effects.inbox_limit, False
     if limit is None:
-        found = await effects.database.call(facts.inbox_after, run_id, after)
+        rows = await effects.database.call(facts.inbox_after, run_id, after)
     else:
-        found, more = await effects.database.call(facts.some_after, run_id, after, limit)
+        rows, more = await effects.database.call(facts.some_after, run_id, after, limit)
     known = effects.inbox[-1][0] if effects.inbox else 0
-    effects.inbox += [(place, Message.model_validate(body)) for place, body in found if place > known]
-    last = found[-1][0] if found else None
+    effects.inbox += [(position, Message.model_validate(body)) for position, body in rows if position > known]
+    last = rows[-1][0] if rows else None
     if last is None or last >= known:
         effects.inbox_more = more
     return last
@@ -90,12 +90,12 @@ def _give(ctx: RunState, upto: int) -> list[Message]:
     """Hand out messages without an await: of two concurrent tasks the second gets those that the first did not."""
     effects = ctx.effects
     after = effects.read_upto or 0
-    given = [message for place, message in effects.inbox if after < place <= upto]
+    messages = [message for position, message in effects.inbox if after < position <= upto]
     effects.read_upto = max(after, upto) or None
-    ctx.given += given
-    if given:
-        ctx.publication_depth, ctx.caused = publication_depth(given), ""
-    return given
+    ctx.messages_given += messages
+    if messages:
+        ctx.publication_depth, ctx.caused = publication_depth(messages), ""
+    return messages
 
 
 def _check_place(ctx: RunState) -> None:
@@ -142,9 +142,9 @@ def depth_at_start(batch: Sequence[Message], before: Any) -> int:
 def announcement(body: Mapping[str, Any]) -> dict[str, Any]:
     """The payload of a wait that a published message has ended."""
     message = Message.model_validate(body)
-    found = {"topic": str(message.target), "message": message.id, **as_depth(depth_in(message.metadata))}
+    payload = {"topic": str(message.target), "message": message.id, **as_depth(depth_in(message.metadata))}
     if "publication" in message.metadata:
-        return found | {"publication": message.metadata["publication"]}
+        return payload | {"publication": message.metadata["publication"]}
     data = message.payload.data  # type: ignore[attr-defined]  # of a digest
     dropped = {"dropped": data["dropped"]} if "dropped" in data else {}
-    return found | {"publication": data["items"][-1]["publication"], "items": len(data["items"]), **dropped}
+    return payload | {"publication": data["items"][-1]["publication"], "items": len(data["items"]), **dropped}

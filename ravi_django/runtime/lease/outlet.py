@@ -26,9 +26,9 @@ class Outlet:
     def published(self, entries: list[Entry], first_seq: int) -> None:
         """Send the durable frames of rows that were written."""
         for seq, entry in enumerate(entries, first_seq):
-            found = [*frames.durable(self.source, entry, seq), *self._held.pop(entry.path, ())]
-            if found:
-                self.publisher.emit(*found)
+            durable = [*frames.durable(self.source, entry, seq), *self._held.pop(entry.path, ())]
+            if durable:
+                self.publisher.emit(*durable)
 
     def delta(self, type: str, text: str, *, call: str, attempt: str) -> None:
         """Stream a piece of text; see `frames.delta`."""

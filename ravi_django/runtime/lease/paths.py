@@ -113,10 +113,10 @@ def install(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
     before: Any = loop.get_task_factory()
 
     def factory(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **kwargs: Any) -> asyncio.Future[Any]:
-        given = kwargs.get("context")
-        parent = _scope.get() if given is None else given.get(_scope)
+        wanted = kwargs.get("context")
+        parent = _scope.get() if wanted is None else wanted.get(_scope)
         if parent is not None:
-            context = copy_context() if given is None else given
+            context = copy_context() if wanted is None else wanted
             context.run(_scope.set, parent.for_task())
             kwargs["context"] = context
         task = before(loop, coro, **kwargs) if before else asyncio.Task(coro, loop=loop, **kwargs)

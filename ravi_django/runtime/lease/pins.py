@@ -73,10 +73,10 @@ async def _compute(ctx: RunState, name: str, compute: Callable[[], Any]) -> None
 
 def _raised_here(ctx: RunState, row: Recorded, prefix: str) -> bool:
     """Whether a computation here failed before the value was computed in another place: then it fails here again."""
-    place = _place_of(row)
-    return place is not None and place != prefix and ctx.effects.journal.has_below(prefix)
+    scope = _place_of(row)
+    return scope is not None and scope != prefix and ctx.effects.journal.has_below(prefix)
 
 
 def _place_of(row: Recorded) -> str | None:
-    place: str | None = (row.request or {}).get("scope")
-    return place
+    scope: str | None = (row.request or {}).get("scope")
+    return scope

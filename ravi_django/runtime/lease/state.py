@@ -72,7 +72,7 @@ class RunState:
         self.hooks = Hooks.of(getattr(agent, "hooks", None))
         self.output: Any = None  # the last reply
         self.replied = False
-        self.given: list[Message] = []  # messages that this generation's code was given
+        self.messages_given: list[Message] = []  # messages that this generation's code was given
         self.heard = 0  # the run's `wake_seq` when `hear` looked last
         self.publication_depth = 0  # of the messages that the code was given last, see `lease/inbox.py`
         self.caused = ""  # the id of a message, see `caused_by`; later messages end it
@@ -87,7 +87,9 @@ class RunState:
         self.turns_given = run.turn_from  # history turns that this lease's code has added
         self.turns_known = run.next_turn  # history turns of this run that are stored or pending
         self._unnumbered = 0  # turns that were added without `start`
-        self.told: dict[bytes, str] = {}  # digests of the person's messages that this lease's code has shared: by whom
+        self.shared_by: dict[
+            bytes, str
+        ] = {}  # digests of the person's messages that this lease's code has shared: by whom
         self.seen: dict[str, int] = {}  # by agent: the position up to which it has read the conversation
         self.outputs = Outputs(self)
         self._given_in: dict[str, int] = {}  # by path of a tool call: the turns that it has added
@@ -103,8 +105,8 @@ class RunState:
         """The id of the message that the code is at: that of `caused_by`, else the first one without a reply."""
         if self.caused:
             return self.caused
-        waiting = (message.id for message in self.given if message.id not in self.answered)
-        return next(waiting, self.given[-1].id if self.given else None)
+        waiting = (message.id for message in self.messages_given if message.id not in self.answered)
+        return next(waiting, self.messages_given[-1].id if self.messages_given else None)
 
     async def hook(self, event: HookEvent, **data: Any) -> None:
         """Call the agent's hooks, except for an event of a replay. Never raises."""
@@ -127,11 +129,11 @@ class RunState:
         """A key of the tool call around this code, the same for each of its attempts."""
         scope = paths.current()
         run = self.effects.lease.run
-        place = scope.prefix if scope is not None else ""
-        origin = None if "/" in place else self.effects.journal.origin  # a running tool is this run's own effect
-        above, slash, own = place.rpartition("/")
-        place = above + slash + _BEHIND_PAUSE.sub("", own)
-        return hashlib.sha256(f"{origin or run.id}:{run.generation}:{place}".encode()).hexdigest()
+        prefix = scope.prefix if scope is not None else ""
+        origin = None if "/" in prefix else self.effects.journal.origin  # a running tool is this run's own effect
+        above, slash, last = prefix.rpartition("/")
+        prefix = above + slash + _BEHIND_PAUSE.sub("", last)
+        return hashlib.sha256(f"{origin or run.id}:{run.generation}:{prefix}".encode()).hexdigest()
 
     def scope(self, name: str, *, call_id: str = "") -> paths.entered:
         return paths.entered(self.here().for_name(name, call_id))
@@ -193,12 +195,14 @@ class RunState:
             first += 1  # the place of a summary that the code no longer adds
             self._unnumbered += 1
         self.turns_given = max(self.turns_given, first + len(messages))
-        self.told |= {messages[place].digest: str(agent_id) for place in shared if messages[place].role is Role.USER}
-        for place, message in enumerate(messages, first):
-            if place >= self.turns_known:
+        self.shared_by |= {
+            messages[number].digest: str(agent_id) for number in shared if messages[number].role is Role.USER
+        }
+        for number, message in enumerate(messages, first):
+            if number >= self.turns_known:
                 seen = None if keeps_of(message) is None else self.seen.get(str(agent_id))
-                is_told = place - first in shared
-                turn = self.effects.turn(UUID(str(session_id)), str(agent_id), message, shared=is_told, seen=seen)
+                is_shared = number - first in shared
+                turn = self.effects.turn(UUID(str(session_id)), str(agent_id), message, shared=is_shared, seen=seen)
                 self.effects.turns.append(turn)
                 self.turns_known += 1
 
@@ -208,19 +212,19 @@ class RunState:
 
     def turns_of(self, path: str) -> int:
         """Take the number of turns that the tool call at `path` has added, for its row: a replay does not run it."""
-        given = self._given_in.pop(path, 0)
-        self._count_in(path.rpartition("/")[0], given)
-        return given
+        count = self._given_in.pop(path, 0)
+        self._count_in(path.rpartition("/")[0], count)
+        return count
 
-    def pass_turns(self, path: str, given: int) -> None:
+    def pass_turns(self, path: str, count: int) -> None:
         """Count the turns that a recorded tool call has added in another lease."""
-        self.turns_given += given
-        self._unnumbered += given
-        self._count_in(path.rpartition("/")[0], given)
+        self.turns_given += count
+        self._unnumbered += count
+        self._count_in(path.rpartition("/")[0], count)
 
-    def _count_in(self, path: str, given: int) -> None:
-        if path and given:
-            self._given_in[path] = self._given_in.get(path, 0) + given
+    def _count_in(self, path: str, count: int) -> None:
+        if path and count:
+            self._given_in[path] = self._given_in.get(path, 0) + count
 
     def check_session(self, session_id: str) -> None:
         if str(session_id) != self.session_id:

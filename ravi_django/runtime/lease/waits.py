@@ -54,7 +54,7 @@ async def sleep_until_signal(
     effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, "signal", name)
     if row is not None:
-        return _given(ctx, row.result.get("payload"), row.read_upto)
+        return _payload(ctx, row.result.get("payload"), row.read_upto)
     deadline = None if until is None else fixed_until(ctx, path, "signal", name, until)
 
     def met() -> Any:
@@ -66,27 +66,27 @@ async def sleep_until_signal(
             return "message"
         return "timed_out" if deadline is not None and over(ctx, deadline) else None
 
-    found = await effects.wait(Wait("signal", name, met, deadline), path)
+    ended_by = await effects.wait(Wait("signal", name, met, deadline), path)
     async with effects.performing():
-        if isinstance(found, str):
-            await effects.record(Entry("signal", path, name, result={found: True}))
+        if isinstance(ended_by, str):
+            await effects.record(Entry("signal", path, name, result={ended_by: True}))
             return None
-        entry = await _consume(effects, path, name, found)
-    return _given(ctx, entry.result["payload"], entry.read_upto)
+        entry = await _consume(effects, path, name, ended_by)
+    return _payload(ctx, entry.result["payload"], entry.read_upto)
 
 
-async def _consume(effects: Effects, path: str, name: str, found: Any) -> Entry:
-    if isinstance(found, int):
-        body = await effects.database.call(InboxMessage.objects.values_list("body", flat=True).get, id=found)
-        entry = Entry("signal", path, name, result={"payload": announcement(body)}, read_upto=found)
-        await effects.record(entry, partial(consume_message, message_id=found))
+async def _consume(effects: Effects, path: str, name: str, ended_by: Any) -> Entry:
+    if isinstance(ended_by, int):
+        body = await effects.database.call(InboxMessage.objects.values_list("body", flat=True).get, id=ended_by)
+        entry = Entry("signal", path, name, result={"payload": announcement(body)}, read_upto=ended_by)
+        await effects.record(entry, partial(consume_message, message_id=ended_by))
     else:
-        entry = Entry("signal", path, name, result={"payload": await payload_of(effects, found)})
-        await effects.record(entry, partial(consume_signal, signal_id=found[0]))
+        entry = Entry("signal", path, name, result={"payload": await payload_of(effects, ended_by)})
+        await effects.record(entry, partial(consume_signal, signal_id=ended_by[0]))
     return entry
 
 
-def _given(ctx: RunState, payload: Any, message: int | None) -> Any:
+def _payload(ctx: RunState, payload: Any, message: int | None) -> Any:
     """`message`: the one that ended the wait."""
     if payload is not None:
         ctx.publication_depth = depth_in(payload) if message else 0

@@ -68,12 +68,12 @@ async def hand_over(
     if effects.journal.replaying:  # the next journal begins empty: let the code replay all recorded calls first
         await effects.wait(Wait("handoff", str(agent_id), lambda: True))
     async with effects.performing():
-        found, refusal = await messages.find(ctx, agent_id)
-        metadata = _metadata(ctx, found, task)
+        agent, refusal = await messages.find(ctx, agent_id)
+        metadata = _metadata(ctx, agent, task)
         metadata.pop(ALONE, None)
         metadata |= {} if context else {ALONE: True}
         body = _body(ctx, agent_id, task, answered, path)
-        missing = messages.misses_variables(found, metadata, "the task that it is handed")
+        missing = messages.misses_variables(agent, metadata, "the task that it is handed")
         refusal = refusal or (messages.too_large(body) if task else None) or missing or await _too_often(ctx)
         if refusal is not None:
             await messages.refuse(ctx, Entry(HANDOFF, path, str(agent_id)), refusal)
@@ -82,9 +82,9 @@ async def hand_over(
     if closing is not None:
         await closing()
     await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=ctx.run_id)
-    given = [body, *(storable(_as_handed(ctx, m).model_dump(mode="json")) for m in left)]
-    depth = as_depth(ctx.publication_depth, len(given))
-    handed = Handoff(path, str(agent_id), found.version, tuple(given), metadata, depth)
+    messages_left = [body, *(storable(_as_handed(ctx, m).model_dump(mode="json")) for m in left)]
+    depth = as_depth(ctx.publication_depth, len(messages_left))
+    handed = Handoff(path, str(agent_id), agent.version, tuple(messages_left), metadata, depth)
     await effects.end(Stop(Stop.Kind.HANDOFF, handoff=handed))
 
 
@@ -102,16 +102,16 @@ def _inside_a_tool() -> bool:
 
 def _split(ctx: RunState, answers: Message | None) -> tuple[Message, list[Message]]:
     """The message whose answer is handed over, and the later messages of the inbox without a reply."""
-    given = ctx.given
+    messages_read = ctx.messages_given
     if answers is None:
-        place = next((place for place, message in enumerate(given) if message.id not in ctx.answered), 0)
+        index = next((index for index, message in enumerate(messages_read) if message.id not in ctx.answered), 0)
     else:
-        place = next((place for place, message in enumerate(given) if message.id == answers.id), -1)
-    if not given or place < 0:
+        index = next((index for index, message in enumerate(messages_read) if message.id == answers.id), -1)
+    if not messages_read or index < 0:
         raise InvalidInputError(
             "answers is a message of the run's inbox; a run that was given none has nobody to answer", field="answers"
         )
-    return given[place], [message for message in given[place + 1 :] if message.id not in ctx.answered]
+    return messages_read[index], [message for message in messages_read[index + 1 :] if message.id not in ctx.answered]
 
 
 def _body(ctx: RunState, target: AgentId, task: Message | str | None, answered: Message, path: str) -> dict[str, Any]:
@@ -138,12 +138,12 @@ def _body(ctx: RunState, target: AgentId, task: Message | str | None, answered: 
 
 def _as_handed(ctx: RunState, message: Message) -> Message:
     """Marked if the session has it as a shared turn."""
-    if message_to_chat(message).digest not in ctx.told:
+    if message_to_chat(message).digest not in ctx.shared_by:
         return message
     return message.model_copy(update={"metadata": {**message.metadata, HANDED: SHARED}})
 
 
-def _metadata(ctx: RunState, found: specs.RunnableAgent, task: Message | str | None) -> dict[str, Any]:
+def _metadata(ctx: RunState, agent: specs.RunnableAgent, task: Message | str | None) -> dict[str, Any]:
     """The run's metadata, with values for the variables that the target's spec declares: those of the run so far, kept
     for later agents too, and those of the task."""
     metadata: dict[str, Any] = dict(ctx.effects.lease.run.metadata or {})
@@ -151,9 +151,9 @@ def _metadata(ctx: RunState, found: specs.RunnableAgent, task: Message | str | N
     known = {**(inherited if isinstance(inherited, Mapping) else {}), **variables_of(metadata)}
     if isinstance(task, Message):
         known |= variables_of(task.metadata)
-    if found.version is None or not known:
+    if agent.version is None or not known:
         return metadata
-    declared = found.spec.get("variables") or {}
+    declared = agent.spec.get("variables") or {}
     metadata["variables"] = {name: known[name] for name in declared if known.get(name) is not None}
     return {**metadata, INHERITED: storable(known)}
 

@@ -346,7 +346,7 @@ async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str
             try:
                 await effects.record(Entry(KIND, path, NAME, result={"id": opened["id"], **answer}), write)
             except NotDue:  # an answer was accepted first
-                effects._given.discard(answer_or_signal[0])  # another question of this name may take the signal
+                effects.taken_signals.discard(answer_or_signal[0])  # another question of this name may take the signal
                 raise
         return answer
 

@@ -242,7 +242,7 @@ def _is_above(ctx: RunState, target: AgentId | RunHandle) -> bool:
     parent = ctx.effects.lease.run.parent
     if not isinstance(target, RunHandle):
         return parent is not None and str(target) == parent.agent
-    return target.run_id in {str(parent and parent.id), *(message.reply_to for message in ctx.given)}
+    return target.run_id in {str(parent and parent.id), *(message.reply_to for message in ctx.messages_given)}
 
 
 async def reply(ctx: RunState, message: Message, result: Any) -> None:

@@ -7,11 +7,6 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[3] / "ravi_django"
 BANNED = set("found place given said shown mine its own words faults told whose kept described".split())
 
-# Folders and files that still have such names. Only remove lines here.
-TO_DO = {
-    *("agents/news", "runtime/lifecycle/generations.py"),
-    *(f"runtime/{name}" for name in "engine journal lease".split()),
-}
 ALLOWED = {
     "api/filters.py: mine",  # a parameter of REST
 }
@@ -38,18 +33,12 @@ def banned_names(tree: ast.AST) -> set[str]:
 
 
 def test_names_say_what_the_thing_is() -> None:
-    names = set()
-    to_do = set()
+    names: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
         file = path.relative_to(PACKAGE).as_posix()
-        banned = {f"{file}: {name}" for name in banned_names(ast.parse(path.read_text()))} - ALLOWED
-        if folder := next((folder for folder in TO_DO if file == folder or file.startswith(f"{folder}/")), None):
-            to_do |= {folder} if banned else set()
-        else:
-            names |= banned
+        names |= {f"{file}: {name}" for name in banned_names(ast.parse(path.read_text()))} - ALLOWED
 
     assert sorted(names) == [], "name the thing: rows, agent, index, value, detail, errors …"
-    assert sorted(TO_DO - to_do) == [], "these are clean: remove them from TO_DO"
 
 
 def test_what_the_rule_finds() -> None:

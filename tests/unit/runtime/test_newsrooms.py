@@ -56,7 +56,7 @@ def heard(run: Run) -> list[str]:
 
 
 def unread(run: Run) -> int:
-    return Signal.objects.filter(run=run, consumed_at=None).count() + feeds.told(run)
+    return Signal.objects.filter(run=run, consumed_at=None).count() + feeds.announced(run)
 
 
 def idle(run: Run) -> Run:

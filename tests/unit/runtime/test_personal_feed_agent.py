@@ -65,7 +65,7 @@ def test_it_follows_judges_what_comes_for_all_to_see_and_waits_for_more() -> Non
     told = {"title": "Cats rule", "url": "https://news.example/1", "source": "", "summary": "About Cats rule."}
     assert first == {"topic": str(TOPIC), "publication": publication, **told, **verdict}
     assert (second["title"], second["keep"]) == ("Stocks", False)
-    assert feeds.told(run) == 0
+    assert feeds.announced(run) == 0
     row = JournalEntry.objects.filter(run=run, kind="log", name="feed.curated").earliest("seq")
     (frame,) = world.frames_durable(world.Source.of(run), row, row.seq)
     assert (frame.type, frame.data) == ("progress", {"step": "done", "content": {"item": row.result}})
@@ -100,7 +100,7 @@ def test_whatever_dies_each_item_is_judged_once_and_none_is_lost(clock: FakeCloc
         assert (run.status, run.error) == (Status.SUSPENDED, None)
         assert curated(run) == [("Cats 1", True), ("Stocks 2", False), ("Cats 3", True), ("Cats 4", True)]
         assert Follow.objects.count() == 1
-        assert feeds.told(run) == 0
+        assert feeds.announced(run) == 0
 
 
 def test_a_run_that_may_not_follow_fails_and_names_the_right(ada: Any) -> None:
