@@ -90,7 +90,7 @@ class ChatMessage(BaseModel):
         """SHA-256 over role, content and name, 32 bytes, whatever the order of keys in a database."""
         return self._digest_and_size[0]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes of role, content and name as JSON."""
         return self._digest_and_size[1]
@@ -112,7 +112,7 @@ class ChatMessage(BaseModel):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy, without the values that were computed for the original."""
         copied = super().model_copy(update=update, deep=deep)
-        for name in ("_json", "_digest_and_size", "has_media", "_wire"):
+        for name in ("_json", "_digest_and_size", "size", "has_media", "_wire"):
             copied.__dict__.pop(name, None)
         return copied
 

@@ -355,7 +355,7 @@ def _sharer(ctx: Any, agent_id: Address, turn: ChatMessage) -> str:
 
 def _shown_in(turns: Sequence[ChatMessage]) -> set[int]:
     of_users = [index for index, turn in enumerate(turns) if turn.role is Role.USER]
-    messages = [msg for msg in getattr(_task_ctx.get(), "given", ()) if of_users and is_persons(msg)]
+    messages = [msg for msg in getattr(_task_ctx.get(), "messages_given", ()) if of_users and is_persons(msg)]
     contents = [message_to_chat(msg).content for msg in messages]
     texts = (index for index, turn in enumerate(turns) if turn.role is Role.ASSISTANT and not makes_calls(turn))
     answers = [index for index in texts if turns[index].text]

@@ -61,7 +61,7 @@ async def stream(
     live = _LiveOutput(ctx.effects, path) if show else None
     refusal, refused_by = cast("ModelError | None", None), model.name
     fallback.view_for.set(functools.partial(media.view_for, call.files))
-    async with process_bytes.holding(call.held(sum(message.size for message in messages))):
+    async with process_bytes.holding(call.held(sum([message.size for message in messages]))):
         while True:  # without the media that the model refuses: each later message would fail too
             try:
                 response = await _streamed(ctx, model, call, options, live, moved)

@@ -59,7 +59,7 @@ def _queue_behind(run: Run, unlocked: bool) -> bool:
         return False
     if not lock_session(run):
         raise SessionNotFoundError(run.session_id)
-    if run.parent_id is None and any(_queue(run)):
+    if run.parent_id is None and is_busy(run):
         run.status = Status.QUEUED
     return True
 
@@ -229,18 +229,18 @@ def _present_version(run: Run) -> int | None:
 
 def is_busy(run: Run) -> bool:
     """Whether a run of the agent is at work in the session, or waits there. Locks nothing."""
-    return any(_queue(run))
+    return _next_queued(run) is not None or active_root(run).exists()
 
 
 def active_root(run: Run) -> QuerySet[Run]:
     return Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status__in=ACTIVE)
 
 
-def _queue(run: Run) -> tuple[UUID | None, bool]:
-    """The oldest queued root run of this agent in the session, and whether there is an active one. By the clock of the
-    database: ids are of the clocks of web processes."""
+def _next_queued(run: Run) -> UUID | None:
+    """The oldest queued root run of this agent in the session. By the clock of the database: ids are of the clocks of
+    web processes."""
     queued = _due().filter(session_id=run.session_id, agent=run.agent)
-    return queued.order_by("created_at", "id").values_list("id", flat=True).first(), active_root(run).exists()
+    return queued.order_by("created_at", "id").values_list("id", flat=True).first()
 
 
 def promote(run: Run) -> list[UUID]:
@@ -248,8 +248,8 @@ def promote(run: Run) -> list[UUID]:
     if run.parent_id is not None:
         return []
     lock_session(run)
-    next_id, is_active = _queue(run)
-    if next_id is None or is_active:
+    next_id = _next_queued(run)
+    if next_id is None or active_root(run).exists():
         return []
     Run.objects.filter(id=next_id, status=Status.QUEUED).update(**ready())
     return [next_id]

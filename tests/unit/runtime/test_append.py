@@ -169,7 +169,7 @@ def test_how_many_statements_a_run_costs_beside_its_effects(monkeypatch):
     assert statements(submit, "test/code", "hello") == ["SELECT", "WITH"]
     assert statements(world.claim, run.id, "w") == ["WITH"]
     ended = statements(world.finish, lease, Status.COMPLETED, [Entry("run.completed", "@end")])
-    assert ended == ["WITH", "SELECT", "SELECT"], "the append, the session's lock, who is promoted"
+    assert ended == ["WITH", "SELECT", "SELECT"], "the append, the session's lock, who is queued"
 
 
 @on_postgresql

@@ -15,12 +15,12 @@ from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run
 from tests.support import arriving, world
 from tests.support.feeds import (  # noqa: F401 - a fixture
     TOPIC,
+    announced,
     emit,
     followers,
     inboxes,
     publish,
     read,
-    told,
     unhinted,
     waiting_runs,
 )
@@ -56,7 +56,7 @@ def test_once_in_so_many_seconds_and_then_all_of_it_in_one_message(clock):
     assert inboxes() == {run.id: ["one"]}
     swept(clock, 20)
     world.fan_out_sweep()
-    assert (inboxes(), told(run)) == ({run.id: ["one", "two+three"]}, 2)
+    assert (inboxes(), announced(run)) == ({run.id: ["one", "two+three"]}, 2)
     emit("four")
     assert inboxes()[run.id][2:] == []
     clock.advance(601)
@@ -144,10 +144,10 @@ def test_who_has_enough_unread_gets_the_rest_in_one_message_once_it_has_read(clo
         emit(str(number))
         read(quick)
         clock.advance(1)
-    assert (inboxes()[slow.id], told(slow)) == (["0", "1"], 2)
+    assert (inboxes()[slow.id], announced(slow)) == (["0", "1"], 2)
     assert inboxes()[quick.id] == list("012345")
     swept(clock, 60)
-    assert told(slow) == 2
+    assert announced(slow) == 2
 
     read(slow)
     swept(clock, 600)

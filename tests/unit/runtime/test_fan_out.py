@@ -23,11 +23,11 @@ from tests.support.feeds import (  # noqa: F401 - a fixture
     FEED,
     TOPIC,
     WAITS,
+    announced,
     follow,
     followers,
     inboxes,
     publish,
-    told,
     unhinted,
     waiting_runs,
 )
@@ -81,7 +81,7 @@ def test_a_run_in_its_home_is_told_and_woken_where_it_waits():
     assert inboxes() == {run.id: ["hello"] for run in runs}
     for run, status in zip(runs, statuses, strict=True):
         run.refresh_from_db()
-        assert (run.status, run.wake_seq, run.wake_at, told(run)) == (status, 1, None, 1)
+        assert (run.status, run.wake_seq, run.wake_at, announced(run)) == (status, 1, None, 1)
     row = InboxMessage.objects.get(run=runs[0])
     told_of = {"topic": TOPIC, "publication": str(publication.id), "message": publication.body["id"]}
     assert (row.name, world.announcement(row.body)) == ("new_feed_item", told_of)
@@ -105,7 +105,7 @@ def test_the_newest_run_elsewhere_that_waits_for_items_becomes_its_home(ada):
     one = follow(owner=ada)
     runs = [waits_elsewhere(owner=ada, name=name) for name in ("new_feed_item", "new_feed_item", "other")]
     deliver(publish("hello"))
-    assert [told(run) for run in runs] == [0, 1, 0]
+    assert [announced(run) for run in runs] == [0, 1, 0]
     one.refresh_from_db()
     assert one.home_id == runs[1].session_id
 
@@ -117,7 +117,7 @@ def test_runs_of_others_and_a_follow_of_one_session_are_left_where_they_are(ada)
         run = waits_elsewhere(**fields)
         follow(owner=ada, topic=f"a/{number}")
         deliver(publish("hello", topic=f"a/{number}"))
-        assert told(run) == 0, fields
+        assert announced(run) == 0, fields
         Follow.objects.all().delete()
     Run.objects.all().delete()
     session = Session.objects.create(owner=ada, agent=FEED)
@@ -125,7 +125,7 @@ def test_runs_of_others_and_a_follow_of_one_session_are_left_where_they_are(ada)
     other = waits_elsewhere(owner=ada)
 
     deliver(publish("hello"))
-    assert told(other) == 0
+    assert announced(other) == 0
     assert Run.objects.exclude(id=other.id).get().session == session
 
 
@@ -159,7 +159,7 @@ def test_an_owner_who_is_not_active_gets_nothing(ada):
     (run,) = waiting_runs(followers(1, owner=ada))
     get_user_model().objects.filter(id=ada.id).update(is_active=False)
     batch = deliver(publish("hello"))
-    assert (batch.delivered, batch.done, Run.objects.count(), told(run)) == (0, True, 1, 0)
+    assert (batch.delivered, batch.done, Run.objects.count(), announced(run)) == (0, True, 1, 0)
     assert Publication.objects.get().delivered == 0
 
 

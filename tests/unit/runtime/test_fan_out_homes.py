@@ -14,13 +14,13 @@ from tests.support.feeds import (  # noqa: F401 - a fixture
     FEED,
     TOPIC,
     WAITS,
+    announced,
     emit,
     follow,
     follow_row,
     followers,
     inboxes,
     publish,
-    told,
     unhinted,
     waiting_runs,
     words,
@@ -202,7 +202,7 @@ def test_nor_does_a_run_that_was_handed_over_get_what_it_has_published(ada):
     one.home = run.session
     one.save()
     world.fan_out_run(published_by(FEED, ada, run).id)
-    assert told(run) == 0
+    assert announced(run) == 0
     assert not FeedItem.objects.exists()
 
 
@@ -229,4 +229,4 @@ def test_nobodys_follow_does_not_come_to_the_run_of_a_user_who_was_deleted(ada):
     ada.delete()
     follow()
     emit("hello")
-    assert told(run) == 0
+    assert announced(run) == 0

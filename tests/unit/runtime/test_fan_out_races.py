@@ -11,11 +11,11 @@ from tests.support import world
 from tests.support.feeds import (  # noqa: F401 - a fixture
     FEED,
     TOPIC,
+    announced,
     follow_row,
     followers,
     inboxes,
     publish,
-    told,
     unhinted,
     waiting_runs,
     words,
@@ -52,7 +52,7 @@ def test_a_run_that_somebody_holds_or_ends_is_for_later_and_the_others_are_not(h
     with uncommitted(lambda: held.select_for_update().get() if how == "holds" else held.update(status="completed")):
         batch = deliver(publication)
         assert (batch.delivered, batch.waiting, batch.at_once, batch.done) == (4, 1, True, True)
-    assert told(runs[2]) == 0
+    assert announced(runs[2]) == 0
     world.deliver_due()
 
     if how == "ends":  # it leaves the message to a new one
@@ -93,7 +93,7 @@ def test_whoever_is_given_the_message_by_others_meanwhile_has_it_once():
         until(somebody_waits_for_a_lock)
     assert delivering.result(BOUND_S).delivered == 3
     assert inboxes() == {run.id: ["hello"] for run in runs}
-    assert told(runs[0]) == told(runs[2]) == 1
+    assert announced(runs[0]) == announced(runs[2]) == 1
 
 
 @pytest.mark.parametrize("when", ["meanwhile", "right before the lock"])
@@ -120,7 +120,7 @@ def test_a_run_that_is_submitted_in_the_home_is_told(monkeypatch, when):
     world.deliver_due()
 
     assert inboxes() == {begun[0].id: ["", "hello"]}
-    assert told(begun[0]) == 1
+    assert announced(begun[0]) == 1
 
 
 def test_a_follow_or_a_publication_that_somebody_is_at_is_left_to_him():

@@ -99,7 +99,7 @@ def test_what_becomes_due_while_one_takes_its_time_is_polled(polls: Polls, bound
 
 
 def test_one_that_hears_of_no_end_is_given_up(polls: Polls, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.patch(monkeypatch, "WHOLE_S", -19.9)
+    world.patch(monkeypatch, "WHOLE_S", 0.1)
     polls.deaf = True
     slow, good = a_source("slow"), a_source("good")
 
