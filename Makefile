@@ -18,7 +18,7 @@
 #   make simulate [SECONDS=60] [SEED=7]                 schedules of workers on one thread, or all moves of one
 #   make mutants [ARGS="fence"]                         remove each guard in tests/support/guards, and check that its test fails
 #   make mutants ARGS=--all                             … and search for another test where that one is gone or passes
-#   make walks [ARGS=runtime/people]                    the files and functions that three requests enter, by folder
+#   make walks [ARGS=people]                            the files and functions that three requests enter, by folder
 #   make freeze NAME=0.1.0                             the journals that each later release has to replay
 #   make lint                                           what CI says about the code
 #   make vendor                                         copy the pinned modules of the pages and their tests from npm

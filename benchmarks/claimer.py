@@ -8,8 +8,8 @@ def main() -> None:
     import django
 
     django.setup()
-    from ravi_django.runtime.engine.engine import BATCH
-    from ravi_django.runtime.lease import claims
+    from ravi_django.engine.lease import claims
+    from ravi_django.engine.worker.engine import BATCH
 
     name = f"claimer-{os.getpid()}"
     claims.claim_batch(name, ["nobody/here"], BATCH)  # the connection and the statements are there

@@ -19,9 +19,9 @@ from benchmarks.report import Figure
 from benchmarks.stack import Stack
 from project.process import Child, ProcessError, wait_until
 from ravi_django import signal, submit
+from ravi_django.engine.worker import sweep
+from ravi_django.engine.worker.engine import Engine
 from ravi_django.models import Run, Status
-from ravi_django.runtime.engine import sweep
-from ravi_django.runtime.engine.engine import Engine
 
 WAITER = "test/bench-waiter"
 HOLDER = "test/bench-holder"

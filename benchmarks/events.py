@@ -17,12 +17,12 @@ from benchmarks.in_flight import ready_worker
 from benchmarks.raw_commit import RawCommit
 from benchmarks.report import Figure
 from benchmarks.stack import Stack
+from ravi_django.engine.journal import outbox
 from ravi_django.events import enqueue, get_bus
 from ravi_django.kernel import Event
 from ravi_django.models import OutboxEvent
-from ravi_django.runtime.events import relay
-from ravi_django.runtime.events.relay import forget_buses
-from ravi_django.runtime.journal import outbox
+from ravi_django.wings.events import relay
+from ravi_django.wings.events.relay import forget_buses
 
 TOPIC = "bench"
 BATCH = 500  # events of a transaction

@@ -27,9 +27,9 @@ from benchmarks.report import Figure
 from benchmarks.stack import Stack, web
 from project.process import ProcessError, wait_until
 from ravi_django import people, submit
+from ravi_django.engine.worker.engine import Engine
 from ravi_django.kernel import ConflictError
 from ravi_django.models import HumanRequest, JournalEntry
-from ravi_django.runtime.engine.engine import Engine
 
 BY_MODEL, BY_CODE = "react/bench-payer", "test/bench-approval"
 WARM_UP = 3

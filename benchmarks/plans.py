@@ -40,10 +40,10 @@ def main() -> None:
         from django.db import connection
         from django.test.utils import CaptureQueriesContext
 
+        from ravi_django.engine.lease import claims
+        from ravi_django.live.streams import republish
         from ravi_django.models import Run
-        from ravi_django.runtime.lease import claims
-        from ravi_django.runtime.runs import sessions
-        from ravi_django.runtime.streams import republish
+        from ravi_django.runs import sessions
 
         fill()
         one = Run.objects.filter(status="running").values_list("id", flat=True)[0]

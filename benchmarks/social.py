@@ -16,9 +16,9 @@ from benchmarks.stack import Stack
 from project.process import ProcessError, wait_until
 from ravi_django.kernel import Message
 from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, Status, uuid7
-from ravi_django.runtime.runs import waking
-from ravi_django.runtime.social import fan_out, follow_rows, follows, publications
-from ravi_django.runtime.social.fan_out import deliver_batch
+from ravi_django.runs import waking
+from ravi_django.wings.feeds.social import fan_out, follow_rows, follows, publications
+from ravi_django.wings.feeds.social.fan_out import deliver_batch
 
 AGENT = "test/bench-follower"
 TEXT = "A headline of some length, and the two sentences that say what it is about. They are short."

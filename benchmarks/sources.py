@@ -12,7 +12,7 @@ from django.db import connections
 from benchmarks.report import Figure
 from benchmarks.stack import Stack, require, running
 from ravi_django.models import Source, SourceItem
-from ravi_django.runtime.sources import poll
+from ravi_django.wings.feeds.sources import poll
 
 HOSTS = 50
 AGENT = "react/bench-instant"

@@ -27,10 +27,10 @@ from ravi_django.agents.memory.compaction.windows import (
     ToolResultCompaction,
     TruncationCompaction,
 )
+from ravi_django.engine.lease.history import _append
 from ravi_django.kernel import AgentId, ChatMessage, ModelResponse, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.models import Session
-from ravi_django.runtime.lease.history import _append
-from ravi_django.runtime.runs import sessions
+from ravi_django.runs import sessions
 
 AGENT = AgentId("react", "bench-window")
 STRATEGIES: dict[str, Callable[[], CompactionStrategy]] = {

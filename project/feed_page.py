@@ -23,7 +23,7 @@ from project import feeds
 from ravi_django.kernel import KernelError, TopicId
 from ravi_django.models import JournalEntry, Run
 from ravi_django.models.base import first_id_of
-from ravi_django.runtime.catalog.registry import get_agent
+from ravi_django.runs.catalog.registry import get_agent
 
 PAGE = 50
 MAX_PREFERENCES = 2000  # characters

@@ -15,7 +15,7 @@ from ravi_django import InformationAgent, PersonalFeedAgent, follow, register, s
 from ravi_django.integrations.llm import model_from_env
 from ravi_django.kernel import IdempotencyMismatchError
 from ravi_django.models import ACTIVE, Follow, Run, Source
-from ravi_django.runtime.people import site_rules
+from ravi_django.people import site_rules
 
 TOPICS = tuple(f"news/{topic}" for topic in NEWS)
 READER = "personal_feed/reader"

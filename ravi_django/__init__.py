@@ -12,20 +12,20 @@ _NAMES = {
     "agents": "ReActAgent OrchestratorAgent SubAgentConfig AgentTool UserProxyAgent InformationAgent PersonalFeedAgent "
     "ContextConfig create_assistant_agent",
     "agents.tools.function_tool": "tool",
-    "capabilities.feeds.adapter": "register_source_adapter",
+    "wings.feeds.fetching.adapter": "register_source_adapter",
     "integrations.llm": "LLMFactory",
     "kernel": "Agent AgentId TopicId RunContext AskOutcome Message ChatMessage TextBlock ImageBlock DocumentBlock "
     "AudioBlock VideoBlock DataBlock ToolUseBlock GenerationOptions RetryPolicy Priority ExecutionBudget SpawnBudget "
     "HumanInput ApprovalDecision ToolExecutionResult PauseForInputResult PauseForChildResult FinishAgentResult",
-    "runtime.catalog.registry": "register register_tool",
-    "runtime.catalog.specs": "save_spec",
-    "runtime.engine.run_sync": "run_sync",
-    "runtime.lifecycle.submit": "submit asubmit",
-    "runtime.people.answers": "answer aanswer",
-    "runtime.runs.signals": "signal asignal",
-    "runtime.schedules.schedules": "schedule",
-    "runtime.social.follows": "follow unfollow",
-    "runtime.social.publications": "emit",
+    "runs.catalog.registry": "register register_tool",
+    "runs.catalog.specs": "save_spec",
+    "engine.worker.run_sync": "run_sync",
+    "runs.lifecycle.submit": "submit asubmit",
+    "people.answers": "answer aanswer",
+    "runs.signals": "signal asignal",
+    "wings.feeds.schedules.schedules": "schedule",
+    "wings.feeds.social.follows": "follow unfollow",
+    "wings.feeds.social.publications": "emit",
 }
 _EXPORTS = {name: f"ravi_django.{module}" for module, names in _NAMES.items() for name in names.split()}
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         create_assistant_agent as create_assistant_agent,
     )
     from ravi_django.agents.tools.function_tool import tool as tool
-    from ravi_django.capabilities.feeds.adapter import register_source_adapter as register_source_adapter
+    from ravi_django.engine.worker.run_sync import run_sync as run_sync
     from ravi_django.integrations.llm import LLMFactory as LLMFactory
     from ravi_django.kernel import (
         Agent as Agent,
@@ -73,15 +73,15 @@ if TYPE_CHECKING:
         TopicId as TopicId,
         VideoBlock as VideoBlock,
     )
-    from ravi_django.runtime.catalog.registry import register as register, register_tool as register_tool
-    from ravi_django.runtime.catalog.specs import save_spec as save_spec
-    from ravi_django.runtime.engine.run_sync import run_sync as run_sync
-    from ravi_django.runtime.lifecycle.submit import asubmit as asubmit, submit as submit
-    from ravi_django.runtime.people.answers import aanswer as aanswer, answer as answer
-    from ravi_django.runtime.runs.signals import asignal as asignal, signal as signal
-    from ravi_django.runtime.schedules.schedules import schedule as schedule
-    from ravi_django.runtime.social.follows import follow as follow, unfollow as unfollow
-    from ravi_django.runtime.social.publications import emit as emit
+    from ravi_django.people.answers import aanswer as aanswer, answer as answer
+    from ravi_django.runs.catalog.registry import register as register, register_tool as register_tool
+    from ravi_django.runs.catalog.specs import save_spec as save_spec
+    from ravi_django.runs.lifecycle.submit import asubmit as asubmit, submit as submit
+    from ravi_django.runs.signals import asignal as asignal, signal as signal
+    from ravi_django.wings.feeds.fetching.adapter import register_source_adapter as register_source_adapter
+    from ravi_django.wings.feeds.schedules.schedules import schedule as schedule
+    from ravi_django.wings.feeds.social.follows import follow as follow, unfollow as unfollow
+    from ravi_django.wings.feeds.social.publications import emit as emit
 
 
 def __getattr__(name: str) -> Any:

@@ -21,11 +21,11 @@ from django.utils.module_loading import import_string
 from ravi_django.agents.messages import RESERVED
 from ravi_django.conf import conf
 from ravi_django.db import transaction
+from ravi_django.engine.lease.gate import HANDOFF
 from ravi_django.kernel import AgentId, AgentNotFoundError, ForbiddenError, Priority, TopicId
 from ravi_django.models import Agent, JournalEntry, Run
-from ravi_django.runtime.catalog import registry, specs
-from ravi_django.runtime.lease.gate import HANDOFF
-from ravi_django.runtime.people import site_rules
+from ravi_django.people import site_rules
+from ravi_django.runs.catalog import registry, specs
 from ravi_django.users import has, permits
 
 log = logging.getLogger("ravi.access")

@@ -17,18 +17,18 @@ class RaviConfig(AppConfig):
     def ready(self) -> None:
         router.routers.insert(0, Router())
         from ravi_django import checks, site_checks, tasks  # noqa: F401 - registered by the import
-        from ravi_django.runtime import tools
-        from ravi_django.runtime.catalog import registry
-        from ravi_django.runtime.catalog.rows import check_fixture, sync_after_migrate
-        from ravi_django.runtime.db.connections import limit_new_connection
-        from ravi_django.runtime.engine.server import start_with_server
-        from ravi_django.runtime.events.relay import on_events_written
-        from ravi_django.runtime.files import files
-        from ravi_django.runtime.journal.outbox import events_written
-        from ravi_django.runtime.lifecycle import erasing
-        from ravi_django.runtime.people.mail import on_request
-        from ravi_django.runtime.streams.buffer import on_request_changed
+        from ravi_django.calls import builtin
+        from ravi_django.engine.db.connections import limit_new_connection
+        from ravi_django.engine.journal.outbox import events_written
+        from ravi_django.engine.worker.server import start_with_server
+        from ravi_django.live.streams.buffer import on_request_changed
+        from ravi_django.people.mail import on_request
+        from ravi_django.runs.catalog import registry
+        from ravi_django.runs.catalog.rows import check_fixture, sync_after_migrate
+        from ravi_django.runs.files import files
+        from ravi_django.runs.lifecycle import erasing
         from ravi_django.signals import request_answered, request_changed, request_closed, request_opened
+        from ravi_django.wings.events.relay import on_events_written
 
         connection_created.connect(limit_new_connection, dispatch_uid="ravi.limit_waits")
         post_migrate.connect(sync_after_migrate, sender=self, dispatch_uid="ravi.sync_agents")
@@ -41,7 +41,7 @@ class RaviConfig(AppConfig):
         files.connect()
         for signal in (request_opened, request_changed):
             signal.connect(on_request, dispatch_uid="ravi.mail")
-        registry.register_built_in(tools.built_in)
+        registry.register_built_in(builtin.built_in)
         registry.autodiscover()
         autoreload_started.connect(registry.watch_modules, dispatch_uid="ravi.watch_agents")
         start_with_server()

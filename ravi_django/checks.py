@@ -52,14 +52,14 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         return [Error("RAVI must be a dict.", hint='RAVI = {"LEASE_S": 30}', id="ravi.E001")]
     # These modules need the models, which are not loaded when this module is imported.
     from ravi_django import limits
+    from ravi_django.calls.middleware.chain import of_site
+    from ravi_django.calls.model.call import setting_errors
     from ravi_django.kernel import InvalidInputError
-    from ravi_django.runtime.budgets.accounts import setting_errors as errors_of_daily
-    from ravi_django.runtime.catalog.row_models import setting_errors as errors_of_models
-    from ravi_django.runtime.files.files import setting_errors as errors_of_files
-    from ravi_django.runtime.files.media import largest_call
-    from ravi_django.runtime.lifecycle.prune import retention
-    from ravi_django.runtime.middleware.chain import of_site
-    from ravi_django.runtime.model_calls.call import setting_errors
+    from ravi_django.runs.budgets.accounts import setting_errors as errors_of_daily
+    from ravi_django.runs.catalog.row_models import setting_errors as errors_of_models
+    from ravi_django.runs.files.files import setting_errors as errors_of_files
+    from ravi_django.runs.files.media import largest_call
+    from ravi_django.runs.lifecycle.prune import retention
 
     problems: list[CheckMessage] = [
         Error(
@@ -136,7 +136,7 @@ def _origins() -> list[str]:
 
 def _people() -> list[CheckMessage]:
     """Settings of requests to people."""
-    from ravi_django.runtime.people.site_rules import setting_errors
+    from ravi_django.people.site_rules import setting_errors
 
     hint = 'ADDRESSEES = {"approval": {"refund": [("group:finance", 4 * 3600), "group:directors"], "*": "staff"}}.'
     problems = _each("ADDRESSEES", setting_errors(conf.ADDRESSEES), hint, "ravi.E012")
@@ -204,7 +204,7 @@ def _celery() -> list[CheckMessage]:
 @register("ravi")
 def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """The URLs in e-mails: workers write them, without a request that has the host."""
-    from ravi_django.runtime.people import mail
+    from ravi_django.people import mail
 
     site = conf.REQUEST_EMAIL
     if site is None:
@@ -233,7 +233,7 @@ def _is_site(address: str) -> bool:
 
 @register("ravi")
 def check_event_bus(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    from ravi_django.runtime.events import relay
+    from ravi_django.wings.events import relay
 
     bus = conf.EVENT_BUS
     known = isinstance(bus, str) and (bus in ("auto", "memory") or bus.startswith(_SERVERS))

@@ -6,12 +6,6 @@ Middlewares that need the models are imported on first use, so that this module 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ravi_django.agents.guards.guardrails import (
-    InputGuardrail as InputGuardrail,
-    OutputGuardrail as OutputGuardrail,
-    ToolGuardrail as ToolGuardrail,
-)
-from ravi_django.agents.guards.pii import PIIRedaction as PIIRedaction
 from ravi_django.agents.middleware import Hooks as Hooks, MiddlewarePipeline as MiddlewarePipeline
 from ravi_django.kernel import (
     AgentContextProtocol as AgentContextProtocol,
@@ -27,9 +21,15 @@ from ravi_django.kernel import (
     MiddlewareTermination as MiddlewareTermination,
     RateLimitedError as RateLimitedError,
 )
+from ravi_django.wings.guards.guardrails import (
+    InputGuardrail as InputGuardrail,
+    OutputGuardrail as OutputGuardrail,
+    ToolGuardrail as ToolGuardrail,
+)
+from ravi_django.wings.guards.pii import PIIRedaction as PIIRedaction
 
 if TYPE_CHECKING:
-    from ravi_django.runtime.middleware import (
+    from ravi_django.calls.middleware import (
         AuditLog as AuditLog,
         ResponseCache as ResponseCache,
         UserRateLimit as UserRateLimit,
@@ -40,5 +40,5 @@ _OF_THE_SITE = frozenset({"AuditLog", "ResponseCache", "UserRateLimit"})
 
 def __getattr__(name: str) -> Any:
     if name in _OF_THE_SITE:
-        return getattr(import_module("ravi_django.runtime.middleware"), name)
+        return getattr(import_module("ravi_django.calls.middleware"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

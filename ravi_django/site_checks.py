@@ -20,12 +20,12 @@ from django.urls import Resolver404, get_resolver, resolve
 from ravi_django import access
 from ravi_django.agents.react.approval import ApprovalGate
 from ravi_django.agents.tools.approvers import approvers_of, refuse_owner
-from ravi_django.capabilities.llm.loading import LAST_TESTED
+from ravi_django.calls.llm.loading import LAST_TESTED
 from ravi_django.conf import DEFAULTS, conf
 from ravi_django.kernel import InvalidInputError, Risk, Tool
 from ravi_django.kernel.people import Addressees
-from ravi_django.runtime.catalog import agent_models, registry
-from ravi_django.runtime.people import site_rules
+from ravi_django.people import site_rules
+from ravi_django.runs.catalog import agent_models, registry
 
 MODEL_IDS = {"UnknownModelError": "ravi.I002", "MissingKeyError": "ravi.I003"}
 _CHECK = ["check"]  # the command that prints notes: others, such as ravi_run, are not interrupted by them

@@ -47,7 +47,7 @@ shared_task = partial(celery_task, base=QueuedTask, ignore_result=True)
 @shared_task(name="ravi.run")
 def run(run_id: str) -> None:
     """Hint the run to this process's engine; the task does not wait for it."""
-    from ravi_django.runtime.engine.worker import get_worker
+    from ravi_django.engine.worker.worker import get_worker
 
     get_worker().hint(run_id)
 
@@ -55,7 +55,7 @@ def run(run_id: str) -> None:
 @shared_task(name="ravi.sweep")
 def sweep() -> None:
     """Find work whose hint was lost. Put it in CELERY_BEAT_SCHEDULE every RAVI["SWEEP_S"] seconds."""
-    from ravi_django.runtime.engine.sweep import sweep
+    from ravi_django.engine.worker.sweep import sweep
 
     sweep()
 
@@ -63,7 +63,7 @@ def sweep() -> None:
 @shared_task(name="ravi.look")
 def look() -> None:
     """Drive claimable runs: one hint for many runs."""
-    from ravi_django.runtime.engine.worker import get_worker
+    from ravi_django.engine.worker.worker import get_worker
 
     get_worker().look()
 
@@ -71,7 +71,7 @@ def look() -> None:
 @shared_task(name="ravi.fan_out")
 def fan_out(publication_id: str) -> None:
     """Deliver a publication to its followers."""
-    from ravi_django.runtime.social import fan_out
+    from ravi_django.wings.feeds.social import fan_out
 
     fan_out.run(publication_id)
 
@@ -79,7 +79,7 @@ def fan_out(publication_id: str) -> None:
 @shared_task(name="ravi.mail_request")
 def mail_request(request_id: str) -> None:
     """Send e-mails to the people who may answer a request, if RAVI["REQUEST_EMAIL"] is set."""
-    from ravi_django.runtime.people.mail import send
+    from ravi_django.people.mail import send
 
     send(request_id)
 
@@ -87,7 +87,7 @@ def mail_request(request_id: str) -> None:
 @shared_task(name="ravi.relay_events")
 def relay_events() -> None:
     """Relay events from the outbox to the event bus, if RAVI["EVENT_BUS"] is set."""
-    from ravi_django.runtime.events.relay import relay_safely
+    from ravi_django.wings.events.relay import relay_safely
 
     relay_safely()
 
@@ -95,7 +95,7 @@ def relay_events() -> None:
 @shared_task(name="ravi.poll_sources")
 def poll_sources() -> None:
     """Read due feeds and adapters."""
-    from ravi_django.runtime.sources import poll
+    from ravi_django.wings.feeds.sources import poll
 
     poll.poll_due()
 
@@ -135,9 +135,9 @@ def _warm(**kwargs: Any) -> None:
 def _start() -> None:
     """Look for work, and import the model library beside it if an agent needs it: a run whose worker died waits for no
     import but its own model's."""
-    from ravi_django.capabilities.llm import warm
-    from ravi_django.runtime.catalog.agent_models import log_faults, uses_litellm
-    from ravi_django.runtime.engine.worker import get_worker, start_line
+    from ravi_django.calls.llm import warm
+    from ravi_django.engine.worker.worker import get_worker, start_line
+    from ravi_django.runs.catalog.agent_models import log_faults, uses_litellm
 
     worker = get_worker()
     gc.collect()
@@ -157,8 +157,8 @@ def _start() -> None:
 
 @worker_shutting_down.connect
 def _stop_claiming(**kwargs: Any) -> None:
-    from ravi_django.runtime.engine import worker
-    from ravi_django.runtime.runs import background
+    from ravi_django.engine.worker import worker
+    from ravi_django.runs import background
 
     background.stop()
     if worker._worker is not None:
@@ -167,7 +167,7 @@ def _stop_claiming(**kwargs: Any) -> None:
 
 @worker_shutdown.connect
 def _drain(**kwargs: Any) -> None:
-    from ravi_django.runtime.engine.worker import close_worker
+    from ravi_django.engine.worker.worker import close_worker
 
     if _serves:
         log.info("draining for up to %g s", conf.DRAIN_S, extra={"action": "worker.drain"})

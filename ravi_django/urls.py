@@ -7,7 +7,6 @@ from django.urls import path, re_path
 from rest_framework.routers import SimpleRouter
 
 from ravi_django.api.agents import AgentViewSet
-from ravi_django.api.agui import AguiView
 from ravi_django.api.base import NothingView
 from ravi_django.api.decide import DecideView
 from ravi_django.api.events import EventViewSet, TicketsView
@@ -15,16 +14,17 @@ from ravi_django.api.files import FileViewSet
 from ravi_django.api.follows import EmitView, FollowViewSet
 from ravi_django.api.hooks import HookView
 from ravi_django.api.metrics import HealthView, MetricsView, TodayView, UsageViewSet
-from ravi_django.api.openai import ChatView as ChatCompletionsView, ModelsView, NoEndpointView
 from ravi_django.api.openapi import RedocView, SchemaView, SwaggerView
 from ravi_django.api.requests import RequestViewSet
-from ravi_django.api.responses import ResponsesView
 from ravi_django.api.runs import OperatedRunViewSet, RunViewSet
 from ravi_django.api.sessions import SessionViewSet
 from ravi_django.conf import conf
 from ravi_django.ui.chat import ChatView, HomeView, NoPageView, PanelView
 from ravi_django.ui.dashboard import DashboardView
 from ravi_django.ui.runs import ExportView, RunView
+from ravi_django.wings.protocols.agui import AguiView
+from ravi_django.wings.protocols.openai import ChatView as ChatCompletionsView, ModelsView, NoEndpointView
+from ravi_django.wings.protocols.responses import ResponsesView
 
 app_name = "ravi"
 

@@ -3,7 +3,7 @@
 Each request is sent on SQLite to the engine of the same process, once to warm up and once traced, until its last run
 has ended and no thread enters anything new. Prints the table of docs/architecture.md: the files and functions of the
 package that any thread enters, each name of a file once. Code that runs at import and `ravi_django.testing` do not
-count. With folders, such as `runtime/people`, it also prints the functions of each of their files.
+count. With folders, such as `people`, it also prints the functions of each of their files.
 
 Needs Python 3.11, where a comprehension is a function: later versions count fewer.
 """
@@ -153,7 +153,7 @@ def table(traced: dict[str, Functions]) -> str:
 
 def folder_of(file: str) -> str:
     parts = file.split("/")[:-1]
-    return f"`{'/'.join(parts[: 2 if parts[0] == 'runtime' else 1])}`" if parts else "single files"
+    return f"`{'/'.join(parts)}`" if parts else "single files"
 
 
 if __name__ == "__main__":

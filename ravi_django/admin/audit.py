@@ -17,11 +17,11 @@ from django.utils.translation import gettext, gettext_lazy as _
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, users_named
 from ravi_django.admin.runs import AgentFilter
 from ravi_django.conf import conf
+from ravi_django.engine.db import clock
 from ravi_django.models import AuditRecord, WorkerProcess, first_id_of
 from ravi_django.models.audit import decided_by
 from ravi_django.pages import formats
 from ravi_django.pages.texts import event_of
-from ravi_django.runtime.db import clock
 
 MOST = 1_000  # users whose records one search looks for
 

@@ -28,7 +28,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import HumanRequest, Run
 from ravi_django.pages.texts import script_words
-from ravi_django.runtime.people import mail, site_rules
+from ravi_django.people import mail, site_rules
 from ravi_django.users import has
 
 if TYPE_CHECKING or not apps.is_installed("unfold"):

@@ -17,7 +17,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 from ravi_django.admin.base import InspectAdmin, LiveAdmin, column, may_name, users_of
 from ravi_django.admin.delegations import UserNameField
 from ravi_django.models import BudgetAccount, DailyBudget
-from ravi_django.runtime.people import site_rules
+from ravi_django.people import site_rules
 
 LIMITS = ("max_tokens", "max_cost_usd", "max_turns")
 

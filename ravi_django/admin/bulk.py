@@ -24,8 +24,8 @@ from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError,
 from ravi_django.models import HumanRequest
 from ravi_django.pages import formats
 from ravi_django.pages.texts import name_of
-from ravi_django.runtime.people import answers, rights
-from ravi_django.runtime.people.top_ups import is_top_up
+from ravi_django.people import answers, rights
+from ravi_django.people.top_ups import is_top_up
 
 MOST = 200  # at once
 _BUTTONS = {"approve": _("Approve"), "deny": _("Reject")}

@@ -1,4 +1,4 @@
-"""The page of a request. GET shows it; POST answers it as the logged-in user, through `runtime.people`."""
+"""The page of a request. GET shows it; POST answers it as the logged-in user, through `people`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ravi_django.models import AuditRecord, HumanRequest
 from ravi_django.pages import formats, texts
 from ravi_django.pages.context import cost_of, input_of, outcome_of, questions_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at
-from ravi_django.runtime.people import answers, escalation, rights
-from ravi_django.runtime.people.answers import MAX_TEXT
-from ravi_django.runtime.people.top_ups import is_top_up
+from ravi_django.people import answers, escalation, rights
+from ravi_django.people.answers import MAX_TEXT
+from ravi_django.people.top_ups import is_top_up
 
 PREFIX = "decision"
 TURNS = 12  # of the conversation, the last ones

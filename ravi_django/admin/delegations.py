@@ -20,8 +20,8 @@ from django.utils.translation import gettext, gettext_lazy as _
 from ravi_django.admin.base import InspectAdmin, LiveAdmin, column, may_name, users_of
 from ravi_django.models import Delegation, HumanRequest, StickyDecision
 from ravi_django.pages import formats
-from ravi_django.runtime.people import rights, sticky
-from ravi_django.runtime.people.site_rules import active_users
+from ravi_django.people import rights, sticky
+from ravi_django.people.site_rules import active_users
 from ravi_django.users import has
 
 

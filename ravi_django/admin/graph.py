@@ -13,7 +13,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, users_named
 from ravi_django.models import Follow, Publication, Session
 from ravi_django.pages import formats
-from ravi_django.runtime.social import follow_rows
+from ravi_django.wings.feeds.social import follow_rows
 
 
 class Bound(ChoiceFilter):

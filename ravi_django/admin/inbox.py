@@ -33,8 +33,8 @@ from ravi_django.models.names import word
 from ravi_django.pages import formats
 from ravi_django.pages.context import first_words
 from ravi_django.pages.texts import answered_by, next_of, one_line, who
-from ravi_django.runtime.people import figures, mail
-from ravi_django.runtime.people.figures import Figures
+from ravi_django.people import figures, mail
+from ravi_django.people.figures import Figures
 
 # The filters use indexes and the values of the newest requests, never the distinct values of all.
 _OTHERS = [value for value in HumanRequest.Status.values if value != HumanRequest.Status.PENDING]

@@ -1,6 +1,6 @@
 """Which requests the user of an admin page may answer, and which they may read.
 
-The rule is in `runtime.people`. Here it is applied once a page, to the user as Django has read them. This only decides
+The rule is in `people`. Here it is applied once a page, to the user as Django has read them. This only decides
 what a page shows: an answer is checked again.
 """
 
@@ -13,7 +13,7 @@ from django.http import HttpRequest
 
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest
-from ravi_django.runtime.people import rights, site_rules
+from ravi_django.people import rights, site_rules
 
 NEWEST = 500  # of the pending requests
 

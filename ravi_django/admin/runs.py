@@ -19,16 +19,16 @@ from django.utils.translation import gettext, gettext_lazy as _, ngettext
 
 from ravi_django import access
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, users_named
+from ravi_django.engine.journal.entries import internalize
 from ravi_django.kernel import ConflictError, KernelError
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Agent, JournalEntry, Run
 from ravi_django.pages import formats
 from ravi_django.pages.context import first_words
-from ravi_django.runtime.catalog.registry import known_addresses
-from ravi_django.runtime.journal.entries import internalize
-from ravi_django.runtime.lifecycle.endings import cancel
-from ravi_django.runtime.lifecycle.retry import retry
-from ravi_django.runtime.people import mail
+from ravi_django.people import mail
+from ravi_django.runs.catalog.registry import known_addresses
+from ravi_django.runs.lifecycle.endings import cancel
+from ravi_django.runs.lifecycle.retry import retry
 
 MOST = 200  # runs of one action
 MESSAGES = 5  # errors that an action shows

@@ -21,12 +21,12 @@ from ravi_django.admin.agents.fields import AgentField, ObjectField, text_line
 from ravi_django.admin.base import SUPERUSERS, CappedPaginator, OwnedAdmin, OwnedForm, column
 from ravi_django.admin.delegations import UserNameField
 from ravi_django.admin.runs import AgentFilter
+from ravi_django.engine.db import clock
 from ravi_django.kernel import ForbiddenError, InvalidInputError, KernelError, NotFoundError, Priority
 from ravi_django.models import Schedule, ScheduleTick, Session
 from ravi_django.pages import formats
-from ravi_django.runtime.db import clock
-from ravi_django.runtime.schedules import schedules, timetable
 from ravi_django.users import has
+from ravi_django.wings.feeds.schedules import schedules, timetable
 
 RECENT = 50  # ticks on a schedule's page
 COMING = 5  # ticks of a preview

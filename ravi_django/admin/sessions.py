@@ -13,7 +13,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 from ravi_django.admin.base import InspectAdmin, column, id_begins, page_of, users_named
 from ravi_django.models import BoardTask, Feedback, Run, Session, Turn
 from ravi_django.pages import formats
-from ravi_django.runtime.teams import board
+from ravi_django.runs.teams import board
 
 TURNS = 100  # a page
 RUNS = 50

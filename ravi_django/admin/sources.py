@@ -30,11 +30,11 @@ from ravi_django.admin.delegations import UserNameField
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import Source, SourceItem
 from ravi_django.pages import formats
-from ravi_django.runtime.runs import background
-from ravi_django.runtime.schedules import schedules
-from ravi_django.runtime.sources import adding, webhooks
-from ravi_django.runtime.sources.items import MOVED, STATE
+from ravi_django.runs import background
 from ravi_django.users import has
+from ravi_django.wings.feeds.schedules import schedules
+from ravi_django.wings.feeds.sources import adding, webhooks
+from ravi_django.wings.feeds.sources.items import MOVED, STATE
 
 FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]
 LOCATION = _(

@@ -27,9 +27,6 @@ from ravi_django.agents.messages import (
     summarize as summarize,
 )
 from ravi_django.agents.middleware import Hooks as Hooks, MiddlewarePipeline as MiddlewarePipeline
-from ravi_django.agents.news.information import InformationAgent as InformationAgent
-from ravi_django.agents.news.items import Item as Item
-from ravi_django.agents.news.personal_feed import PersonalFeedAgent as PersonalFeedAgent
 from ravi_django.agents.react.agent import ReActAgent as ReActAgent
 from ravi_django.agents.react.approval import ApprovalGate as ApprovalGate
 from ravi_django.agents.react.orchestrator import (
@@ -60,6 +57,9 @@ from ravi_django.kernel import (
     HookEvent as HookEvent,
     MiddlewareTermination as MiddlewareTermination,
 )
+from ravi_django.wings.feeds.news.information import InformationAgent as InformationAgent
+from ravi_django.wings.feeds.news.items import Item as Item
+from ravi_django.wings.feeds.news.personal_feed import PersonalFeedAgent as PersonalFeedAgent
 
 _OURS = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith("ravi_django.")]
 __all__ = ["Runtime", *_OURS]

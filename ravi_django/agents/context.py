@@ -31,5 +31,5 @@ __all__ = ["DjangoHistoryProvider", *_OURS]
 
 def __getattr__(name: str) -> Any:
     if name == "DjangoHistoryProvider":
-        return import_module("ravi_django.runtime.lease.history").DjangoHistoryProvider
+        return import_module("ravi_django.engine.lease.history").DjangoHistoryProvider
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

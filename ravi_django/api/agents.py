@@ -13,8 +13,8 @@ from ravi_django.api.filters import AddressPages
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.kernel import AgentId, AgentNotFoundError
 from ravi_django.models import Agent
-from ravi_django.runtime.catalog import specs
-from ravi_django.runtime.catalog.registry import get_agent, known_addresses, spec_of
+from ravi_django.runs.catalog import specs
+from ravi_django.runs.catalog.registry import get_agent, known_addresses, spec_of
 from ravi_django.services import shapes
 
 

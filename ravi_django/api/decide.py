@@ -28,8 +28,8 @@ from ravi_django.models.names import word
 from ravi_django.pages.context import cost_of, input_of, outcome_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at, pretty
 from ravi_django.pages.texts import decision_of, end_of, name_of, next_step, title_of
-from ravi_django.runtime.people import answers, mail, rights
-from ravi_django.runtime.people.top_ups import is_top_up
+from ravi_django.people import answers, mail, rights
+from ravi_django.people.top_ups import is_top_up
 from ravi_django.ui.login import login_url
 
 NOT_YOURS = gettext_lazy(

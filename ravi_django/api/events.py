@@ -20,11 +20,11 @@ from ravi_django.api.filters import limit_of
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
+from ravi_django.live.streams import hidden
+from ravi_django.live.streams.frames import STREAM
+from ravi_django.live.streams.live import check, live
+from ravi_django.live.streams.reading import EVERY, PAGE, Only, has_ended, on_this_thread, page, run_of_topic
 from ravi_django.models import Run, Ticket
-from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.frames import STREAM
-from ravi_django.runtime.streams.live import check, live
-from ravi_django.runtime.streams.reading import EVERY, PAGE, Only, has_ended, on_this_thread, page, run_of_topic
 from ravi_django.services import shapes
 from ravi_django.services.openings import Opening, issue_ticket, keep_tickets
 

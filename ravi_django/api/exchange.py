@@ -17,9 +17,9 @@ from ravi_django import limits
 from ravi_django.api import sse
 from ravi_django.api.base import ApiView, max_body, non_atomic
 from ravi_django.api.events import close_connections, opening_of, streaming, streams_asgi
-from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.runs import checks
-from ravi_django.runtime.streams.reading import on_this_thread, with_pauses
+from ravi_django.engine.db.threads import readers
+from ravi_django.live.streams.reading import on_this_thread, with_pauses
+from ravi_django.runs import checks
 from ravi_django.services import problems
 from ravi_django.services.exchanges import Exchange, waits_for_others
 from ravi_django.services.pieces import Ended, Piece, pieces

@@ -21,7 +21,7 @@ from rest_framework.response import Response
 from ravi_django.api.base import ApiViewSet, non_atomic
 from ravi_django.api.openapi import documented
 from ravi_django.models import RaviFile
-from ravi_django.runtime.files import files
+from ravi_django.runs.files import files
 from ravi_django.services import shapes
 
 ENVELOPE_BYTES = 64 * 1024  # of the body, besides the file

@@ -31,8 +31,8 @@ from rest_framework.utils.urls import remove_query_param, replace_query_param
 
 from ravi_django.db import Bytes
 from ravi_django.kernel import AgentId, ForbiddenError, InvalidInputError, TopicId
+from ravi_django.live.streams import hidden
 from ravi_django.models import Follow, HumanRequest, Run, Session, Status, first_id_of
-from ravi_django.runtime.streams import hidden
 from ravi_django.users import has
 
 LIMIT, MAX_LIMIT = 50, 200

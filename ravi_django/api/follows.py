@@ -15,8 +15,7 @@ from ravi_django.api.filters import FollowFilters
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.kernel import InvalidInputError, SessionNotFoundError, TopicId
 from ravi_django.models import Follow, Session
-from ravi_django.runtime.people import site_rules
-from ravi_django.runtime.social import follow_rows, follows as social_follows, publications
+from ravi_django.people import site_rules
 from ravi_django.services.fields import (
     AgentField,
     ConversationField,
@@ -29,6 +28,7 @@ from ravi_django.services.fields import (
     TopicField,
     ValueField,
 )
+from ravi_django.wings.feeds.social import follow_rows, follows as social_follows, publications
 
 NAMED = [
     parameter("agent", "The agent that follows, type/key."),

@@ -12,11 +12,11 @@ from rest_framework.response import Response
 
 from ravi_django.api.base import ApiView
 from ravi_django.api.openapi import documented, parameter
-from ravi_django.capabilities.feeds import signatures
 from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError
-from ravi_django.runtime.sources import webhooks
 from ravi_django.services.problems import Problem
+from ravi_django.wings.feeds.fetching import signatures
+from ravi_django.wings.feeds.sources import webhooks
 
 REFUSED = "no such webhook, or its signature is missing, wrong or too old"
 LATER_S = 60

@@ -24,16 +24,16 @@ from ravi_django.api.base import ApiView, ApiViewSet, non_atomic
 from ravi_django.api.filters import EPOCH, AddressFilter, Form, MomentFilter, choice, moment_of
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.runs import BudgetAccountSerializer
+from ravi_django.engine.journal import outbox
+from ravi_django.engine.worker.health import Check, check_all
 from ravi_django.kernel import ForbiddenError, InvalidInputError
 from ravi_django.models import Run, first_id_of
-from ravi_django.runtime.budgets import accounts
-from ravi_django.runtime.engine.health import Check, check_all
-from ravi_django.runtime.events import relay
-from ravi_django.runtime.journal import outbox
-from ravi_django.runtime.people import figures
-from ravi_django.runtime.people.figures import Figures
+from ravi_django.people import figures
+from ravi_django.people.figures import Figures
+from ravi_django.runs.budgets import accounts
 from ravi_django.services import shapes
 from ravi_django.users import has, permits
+from ravi_django.wings.events import relay
 
 SPAN, MAX_SPAN = timedelta(days=30), timedelta(days=366)
 NEWEST_FIRST = ("tree", "day")

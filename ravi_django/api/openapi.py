@@ -119,7 +119,7 @@ def description(mount: str, script_name: str) -> dict[str, Any]:
             "RunStatus": "ravi_django.models.Status",
             "RequestStatus": "ravi_django.models.HumanRequest.Status",
             "RequestKind": "ravi_django.models.HumanRequest.Kind",
-            "RequestAction": "ravi_django.runtime.people.answers.EVERY_ACTION",
+            "RequestAction": "ravi_django.people.answers.EVERY_ACTION",
         },
         "COMPONENT_SPLIT_REQUEST": False,
         "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums"],

@@ -13,7 +13,7 @@ from ravi_django.api.base import ApiViewSet
 from ravi_django.api.filters import RequestFilters
 from ravi_django.api.openapi import documented
 from ravi_django.models import HumanRequest
-from ravi_django.runtime.people import answers, escalation, rights
+from ravi_django.people import answers, escalation, rights
 from ravi_django.services.request_shapes import (
     NOT_SHOWN,
     AnswerSerializer,

@@ -17,16 +17,16 @@ from ravi_django import access
 from ravi_django.api.base import ApiViewSet
 from ravi_django.api.filters import RunFilters
 from ravi_django.api.openapi import documented
+from ravi_django.engine.journal.entries import internalize, sizes_outside
 from ravi_django.kernel import AgentId
 from ravi_django.models import BudgetAccount, Feedback, Run
 from ravi_django.pages.run_rights import RunRights
-from ravi_django.runtime.budgets import accounts
-from ravi_django.runtime.journal.entries import internalize, sizes_outside
-from ravi_django.runtime.lifecycle.endings import cancel_for
-from ravi_django.runtime.lifecycle.fork import fork_once
-from ravi_django.runtime.lifecycle.retry import retry
-from ravi_django.runtime.people.records import log_entry, rate
-from ravi_django.runtime.people.signal_answers import send as send_signal
+from ravi_django.people.records import log_entry, rate
+from ravi_django.people.signal_answers import send as send_signal
+from ravi_django.runs.budgets import accounts
+from ravi_django.runs.lifecycle.endings import cancel_for
+from ravi_django.runs.lifecycle.fork import fork_once
+from ravi_django.runs.lifecycle.retry import retry
 from ravi_django.services import shapes
 from ravi_django.services.exchanges import submit
 from ravi_django.services.shapes import RunRowSerializer, UsageSerializer

@@ -18,10 +18,10 @@ from ravi_django.api.openapi import documented
 from ravi_django.api.runs import start
 from ravi_django.kernel import AgentId, InvalidInputError, Role
 from ravi_django.models import TERMINAL, Run, Session, Turn
-from ravi_django.runtime.lifecycle import erasing
-from ravi_django.runtime.people import site_rules
-from ravi_django.runtime.runs import sessions
-from ravi_django.runtime.teams import board
+from ravi_django.people import site_rules
+from ravi_django.runs import sessions
+from ravi_django.runs.lifecycle import erasing
+from ravi_django.runs.teams import board
 from ravi_django.services import shapes
 
 UNDER_WAY = "no result yet: the tool call is under way"

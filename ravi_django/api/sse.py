@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
-from ravi_django.runtime.streams.reading import follow, page, with_pauses
+from ravi_django.live.streams.reading import follow, page, with_pauses
 from ravi_django.services import openings
 from ravi_django.services.openings import Opening, release, watched
 

@@ -1,6 +1,6 @@
 """The two contracts that everything else serves: an agent, and the context of its run.
 
-Start here; then read `runtime/engine/drive.py` (one lease of a run).
+Start here; then read `engine/worker/drive.py` (one lease of a run).
 """
 
 from __future__ import annotations

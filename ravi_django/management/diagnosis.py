@@ -14,23 +14,23 @@ from django.core.files.storage import FileSystemStorage
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Count
 
-from ravi_django.capabilities.llm import LiteLLMModel
-from ravi_django.capabilities.rehearsal.model import REHEARSAL
+from ravi_django.calls.llm import LiteLLMModel
+from ravi_django.calls.rehearsal.model import REHEARSAL
 from ravi_django.checks import SQLITE_LINE
 from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection, is_shared
+from ravi_django.engine.db import clock
+from ravi_django.engine.db.connections import own_settings
 from ravi_django.kernel.visible import visible
+from ravi_django.live.streams.buffer import get_buffer
+from ravi_django.live.streams.valkey import ValkeyBuffer
 from ravi_django.models import Erasure, OutboxEvent, Run, Schedule, Source, Status, WorkerProcess
 from ravi_django.models.files import storage
 from ravi_django.models.schedules import SESSION_GONE
-from ravi_django.runtime.catalog import agent_models, specs
-from ravi_django.runtime.catalog.registry import known_addresses
-from ravi_django.runtime.db import clock
-from ravi_django.runtime.db.connections import own_settings
-from ravi_django.runtime.people import site_rules
-from ravi_django.runtime.runs import workers
-from ravi_django.runtime.streams.buffer import get_buffer
-from ravi_django.runtime.streams.valkey import ValkeyBuffer
+from ravi_django.people import site_rules
+from ravi_django.runs import workers
+from ravi_django.runs.catalog import agent_models, specs
+from ravi_django.runs.catalog.registry import known_addresses
 from ravi_django.site_checks import NOTES, asked
 
 LISTED = 5  # sources or agents; the admin lists them all
@@ -272,7 +272,7 @@ def models() -> Iterator[Finding]:
 
 
 def services() -> Iterator[Finding]:
-    from ravi_django.runtime.engine.health import LATE, REFUSED, check_all
+    from ravi_django.engine.worker.health import LATE, REFUSED, check_all
 
     for check in check_all():
         what = f"{check.name}: {check.detail}"
@@ -302,7 +302,7 @@ def streams() -> Iterator[Finding]:
 
 def outbox() -> Iterator[Finding]:
     """Events in the outbox of a site that has no event bus any more."""
-    from ravi_django.runtime.events import relay
+    from ravi_django.wings.events import relay
 
     if conf.EVENT_BUS is not None or not _has_table(OutboxEvent):
         return

@@ -1,4 +1,4 @@
-"""Rows and constraints; no behaviour beyond querysets. Only the packages of `runtime/` write run state."""
+"""Rows and constraints; no behaviour beyond querysets. Only the packages that own the table write run state."""
 
 from django.db.models.base import ModelBase
 

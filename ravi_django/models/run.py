@@ -38,7 +38,7 @@ class RunQuerySet(OwnedQuerySet):
 
 
 class Run(Owned):
-    """One execution of an agent. Only the packages of `runtime/` write it."""
+    """One execution of an agent. Only the packages that own the table write it."""
 
     agent = models.CharField(max_length=302, help_text=_("type/key"))
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="runs", db_index=False)
@@ -99,7 +99,7 @@ class Run(Owned):
         default=False, db_default=False, help_text="Its tree is full: not claimable until a slot is free"
     )
 
-    # --- the rollups, see `runtime/rollups/`
+    # --- the rollups, see `live/rollups/`
     counted = models.BooleanField(default=True, db_default=True, help_text="Nothing is left to count")
     counted_seq = models.BigIntegerField(default=0, db_default=0, help_text="Rows up to here are counted")
     work_s = models.FloatField(default=0, db_default=0, help_text="Seconds at work: with a lease, up to there")
@@ -210,16 +210,16 @@ class Run(Owned):
 
     def cancel(self, reason: str = "cancelled by the site's code") -> None:
         """Cancel the run and those below it. Raises IllegalTransitionError when it has ended."""
-        import_string("ravi_django.runtime.lifecycle.endings.cancel")(self.id, reason)
+        import_string("ravi_django.runs.lifecycle.endings.cancel")(self.id, reason)
 
     def retry(self) -> Self:
         """Let a failed or blocked run continue from its journal. Raises IllegalTransitionError for another one."""
-        return cast(Self, import_string("ravi_django.runtime.lifecycle.retry.retry")(self.id))
+        return cast(Self, import_string("ravi_django.runs.lifecycle.retry.retry")(self.id))
 
     def wait(self, timeout: float | timedelta | None = None) -> Self:
         """Wait until the run has ended or is blocked, and read it. Raises TimeoutError after `timeout` (seconds or a
         timedelta), and RuntimeError inside a transaction, on an event loop, and with RAVI["ENGINE"] = "manual"."""
-        return cast(Self, import_string("ravi_django.runtime.runs.results.wait")(self, timeout))
+        return cast(Self, import_string("ravi_django.runs.results.wait")(self, timeout))
 
     def result(self, result_type: Any = None, *, timeout: float | timedelta | None = None) -> Any:
         """`wait`, then the output: a text, or for a typed result an instance of its type. `result_type` reads it as
@@ -228,18 +228,18 @@ class Run(Owned):
         Raises RunFailedError when the run failed, was cancelled or is blocked, ResultInvalidError for an output that is
         not of the type, and what `wait` raises.
         """
-        return import_string("ravi_django.runtime.runs.results.result")(self, result_type, timeout)
+        return import_string("ravi_django.runs.results.result")(self, result_type, timeout)
 
     def events(self, after: int = 0, *, user: Any = None) -> Iterator[StreamEvent]:
         """The events of the run's tree above the number `after`, as they come, until it ends or is blocked. With `user`
         what they may see, or NotFoundError; without, all: for code of the site. Raises RuntimeError where `wait` does.
         """
-        follow: Callable[..., Iterator[StreamEvent]] = import_string("ravi_django.runtime.runs.following.events")
+        follow: Callable[..., Iterator[StreamEvent]] = import_string("ravi_django.runs.following.events")
         return follow(self, after, user=user)
 
     def aevents(self, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
         """`events` on an event loop: `async for event in run.aevents()`."""
-        follow: Callable[..., AsyncGenerator[StreamEvent]] = import_string("ravi_django.runtime.runs.following.aevents")
+        follow: Callable[..., AsyncGenerator[StreamEvent]] = import_string("ravi_django.runs.following.aevents")
         return follow(self, after, user=user)
 
     @property

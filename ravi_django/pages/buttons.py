@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest
-from ravi_django.runtime.people.top_ups import is_top_up
+from ravi_django.people.top_ups import is_top_up
 
 Kind = HumanRequest.Kind
 

@@ -19,8 +19,8 @@ from ravi_django.models.names import word
 from ravi_django.pages.argument_fields import ABSENT, Argument, fields_of, needs_json
 from ravi_django.pages.buttons import Button, buttons_of, choices_of
 from ravi_django.pages.texts import why_not_now
-from ravi_django.runtime.people.answers import MAX_TEXT, OUTCOMES
-from ravi_django.runtime.people.top_ups import is_top_up
+from ravi_django.people.answers import MAX_TEXT, OUTCOMES
+from ravi_django.people.top_ups import is_top_up
 
 Kind = HumanRequest.Kind
 _CHANGES = ("arg_", "arguments")  # names of the arguments' fields begin so

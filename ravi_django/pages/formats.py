@@ -16,10 +16,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
+from ravi_django.engine.db import clock
+from ravi_django.engine.journal.entries import BLOB_KEY
 from ravi_django.kernel.visible import money as money_of, visible as visible
 from ravi_django.models.names import word as word
-from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.entries import BLOB_KEY
 
 NONE = "—"
 LINE = 140  # characters of a text in one line

@@ -11,11 +11,11 @@ from typing import Any
 
 from ravi_django import access
 from ravi_django.kernel import KernelError
+from ravi_django.live.streams import hidden
 from ravi_django.models import Run, Status
 from ravi_django.models.run import RunQuerySet
-from ravi_django.runtime.catalog import specs
-from ravi_django.runtime.people import figures
-from ravi_django.runtime.streams import hidden
+from ravi_django.people import figures
+from ravi_django.runs.catalog import specs
 from ravi_django.users import permits
 
 

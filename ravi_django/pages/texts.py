@@ -12,7 +12,7 @@ from ravi_django.kernel.visible import visible
 from ravi_django.models import TERMINAL, HumanRequest
 from ravi_django.models.names import word
 from ravi_django.pages import formats
-from ravi_django.runtime.people.top_ups import is_top_up
+from ravi_django.people.top_ups import is_top_up
 
 LINE = 160  # characters
 DONE = {

@@ -27,14 +27,14 @@ from ravi_django.kernel import (
     SessionNotFoundError,
 )
 from ravi_django.kernel.json_values import read_json
+from ravi_django.live.streams import hidden
+from ravi_django.live.streams.reading import newest
 from ravi_django.models import ACTIVE, HumanRequest, Run, Session, Status
-from ravi_django.runtime.files import files
-from ravi_django.runtime.files.contents import kind_of
-from ravi_django.runtime.lifecycle.submit import say
-from ravi_django.runtime.people import answers, site_rules
-from ravi_django.runtime.runs import checks
-from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.reading import newest
+from ravi_django.people import answers, site_rules
+from ravi_django.runs import checks
+from ravi_django.runs.files import files
+from ravi_django.runs.files.contents import kind_of
+from ravi_django.runs.lifecycle.submit import say
 from ravi_django.services.request_shapes import AnswerSerializer, RequestSerializer, marked
 
 Kind = HumanRequest.Kind

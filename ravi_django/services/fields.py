@@ -17,7 +17,7 @@ from ravi_django import access
 from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority, TopicId
 from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.content import FROM_CLIENTS
-from ravi_django.runtime.catalog.registry import near_key
+from ravi_django.runs.catalog.registry import near_key
 
 MAX_UNKNOWN = 50  # unknown fields that an error names
 MAX_TEXTS = 1000  # of an answer, one for each question

@@ -40,13 +40,13 @@ from django.utils.crypto import constant_time_compare
 
 from ravi_django import limits
 from ravi_django.db import alias
+from ravi_django.engine.db import clock
+from ravi_django.engine.db.threads import readers
+from ravi_django.live.streams import hidden
+from ravi_django.live.streams.reading import EVERY, Only
 from ravi_django.models import Ticket
 from ravi_django.models.base import Owned
-from ravi_django.runtime.db import clock
-from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.sources.webhooks import opened, seal
-from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.reading import EVERY, Only
+from ravi_django.wings.feeds.sources.webhooks import opened, seal
 
 log = logging.getLogger("ravi.openings")
 

@@ -10,10 +10,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from ravi_django.engine.db.threads import readers
+from ravi_django.live.streams.buffer import POLL_S
+from ravi_django.live.streams.reading import follow, with_pauses
 from ravi_django.models import Run, Status
-from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.streams.buffer import POLL_S
-from ravi_django.runtime.streams.reading import follow, with_pauses
 from ravi_django.services.exchanges import Exchange, asked, waits
 
 LOOK_S = 5.0  # requests are escalated, reassigned and become due without a frame

@@ -7,10 +7,10 @@ from typing import Any
 
 from rest_framework import serializers
 
+from ravi_django.live.streams import hidden
+from ravi_django.live.streams.frames import in_utc, request_shown
 from ravi_django.models import HumanRequest
-from ravi_django.runtime.people import answers, rights
-from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.frames import in_utc, request_shown
+from ravi_django.people import answers, rights
 from ravi_django.services.fields import (
     FlagField,
     IdField,

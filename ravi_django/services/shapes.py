@@ -12,13 +12,13 @@ from rest_framework import serializers
 
 from ravi_django.agents.memory.transcript import STOPPED
 from ravi_django.conf import conf
+from ravi_django.engine.db import clock
+from ravi_django.live.streams import hidden
 from ravi_django.models import BoardTask, InboxMessage, Phase, Run, Session, Status, Turn
-from ravi_django.runtime.catalog import specs
-from ravi_django.runtime.db import clock
-from ravi_django.runtime.lifecycle.submit import ON_BUSY
-from ravi_django.runtime.runs import sessions
-from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.teams import board
+from ravi_django.runs import sessions
+from ravi_django.runs.catalog import specs
+from ravi_django.runs.lifecycle.submit import ON_BUSY
+from ravi_django.runs.teams import board
 from ravi_django.services.fields import (
     AgentField,
     BudgetField,

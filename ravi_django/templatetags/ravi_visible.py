@@ -11,7 +11,7 @@ from ravi_django.kernel.visible import visible as made_visible
 from ravi_django.models.names import word as translated
 from ravi_django.pages import formats
 from ravi_django.pages.texts import script_words
-from ravi_django.runtime.people import mail
+from ravi_django.people import mail
 
 register = template.Library()
 register.simple_tag(mail.socket)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
 
+from ravi_django.engine.db import clock
 from ravi_django.kernel.checks import seconds_of
-from ravi_django.runtime.db import clock
 
 
 class FakeClock:

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any
 
 from ravi_django.kernel import Agent, InvalidInputError
-from ravi_django.runtime.catalog import registry
+from ravi_django.runs.catalog import registry
 from ravi_django.testing.scripted_model import ScriptedModel, ScriptItem
 
 

@@ -14,16 +14,16 @@ from celery import current_app
 
 from ravi_django.conf import conf
 from ravi_django.db import connection
+from ravi_django.engine.journal.entries import internalize
+from ravi_django.engine.lease import claims
+from ravi_django.engine.worker import sweep
+from ravi_django.engine.worker.engine import BATCH
+from ravi_django.engine.worker.worker import has_worker
 from ravi_django.kernel.checks import seconds_of
 from ravi_django.models import JournalEntry, Run
-from ravi_django.runtime.catalog import registry
-from ravi_django.runtime.engine import sweep
-from ravi_django.runtime.engine.engine import BATCH
-from ravi_django.runtime.engine.worker import has_worker
-from ravi_django.runtime.journal.entries import internalize
-from ravi_django.runtime.lease import claims
-from ravi_django.runtime.runs import background
-from ravi_django.runtime.runs.checks import run_id_of
+from ravi_django.runs import background
+from ravi_django.runs.catalog import registry
+from ravi_django.runs.checks import run_id_of
 from ravi_django.testing import memory, warm
 
 

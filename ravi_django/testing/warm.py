@@ -20,9 +20,9 @@ from django.db import connections
 from django.db.backends.base.creation import BaseDatabaseCreation
 
 from ravi_django.conf import conf
-from ravi_django.runtime.db.threads import DatabaseThreads
-from ravi_django.runtime.engine.engine import Engine
-from ravi_django.runtime.lease.appender import Appender
+from ravi_django.engine.db.threads import DatabaseThreads
+from ravi_django.engine.lease.appender import Appender
+from ravi_django.engine.worker.engine import Engine
 from ravi_django.testing import memory
 
 T = TypeVar("T")

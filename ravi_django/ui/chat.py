@@ -28,8 +28,8 @@ from ravi_django.conf import conf
 from ravi_django.kernel import AgentNotFoundError
 from ravi_django.kernel.visible import hides
 from ravi_django.models import Agent, Session
-from ravi_django.runtime.catalog import specs
-from ravi_django.runtime.people import mail
+from ravi_django.people import mail
+from ravi_django.runs.catalog import specs
 from ravi_django.ui.login import Page, admin_list, login_url, problem
 from ravi_django.ui.texts import script_words
 from ravi_django.users import has, permits

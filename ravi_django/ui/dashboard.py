@@ -21,12 +21,12 @@ from django.utils.translation import gettext as _, gettext_lazy, gettext_noop
 
 from ravi_django.conf import conf
 from ravi_django.kernel.visible import visible
+from ravi_django.live.rollups import reading
+from ravi_django.live.rollups.reading import Dashboard, Figures, Tally, Wanted
 from ravi_django.models import HumanRequest, Status
 from ravi_django.pages import formats, texts
-from ravi_django.runtime.people import figures
-from ravi_django.runtime.rollups import reading
-from ravi_django.runtime.rollups.reading import Dashboard, Figures, Tally, Wanted
-from ravi_django.runtime.runs.workers import MISSED
+from ravi_django.people import figures
+from ravi_django.runs.workers import MISSED
 from ravi_django.ui import charts
 from ravi_django.ui.charts import Slot
 from ravi_django.ui.login import StaffPage

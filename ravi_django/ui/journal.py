@@ -23,13 +23,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import ngettext
 
 from ravi_django.agents.memory.compaction.summarization import SCOPE as SUMMARY_SCOPE
+from ravi_django.engine.journal.entries import blob_value, internalize
 from ravi_django.kernel import ChatMessage
 from ravi_django.kernel.visible import visible
+from ravi_django.live.streams import hidden
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Turn
 from ravi_django.models.run import RunQuerySet
 from ravi_django.pages import formats
-from ravi_django.runtime.journal.entries import blob_value, internalize
-from ravi_django.runtime.streams import hidden
 from ravi_django.services.shapes import EntrySerializer
 
 ROWS = 20_000  # of one tree

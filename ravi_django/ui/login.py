@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.views import View
 from django.views.decorators.cache import never_cache
 
-from ravi_django.runtime.people import mail
+from ravi_django.people import mail
 from ravi_django.users import has, permits
 
 

@@ -10,7 +10,7 @@ from django.utils.translation import gettext
 
 from ravi_django.models import Agent, BudgetAccount, InboxMessage, Run
 from ravi_django.pages import formats
-from ravi_django.runtime.budgets.accounts import tree_account
+from ravi_django.runs.budgets.accounts import tree_account
 
 OUTPUT = 20_000  # characters
 

@@ -25,16 +25,16 @@ from django.utils.translation import get_language, gettext as _
 from django.views.decorators.csrf import ensure_csrf_cookie
 from pydantic_core import to_json
 
+from ravi_django.engine.db import clock
+from ravi_django.engine.journal.entries import internalize
+from ravi_django.live.streams import hidden
 from ravi_django.models import HumanRequest, Run, Status
 from ravi_django.pages import formats, texts
 from ravi_django.pages.context import input_of
 from ravi_django.pages.run_rights import RunRights, actions_of, may_fork
-from ravi_django.runtime.budgets.accounts import TreeUsage
-from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.entries import internalize
-from ravi_django.runtime.people import rights
-from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.teams.slots import reached
+from ravi_django.people import rights
+from ravi_django.runs.budgets.accounts import TreeUsage
+from ravi_django.runs.teams.slots import reached
 from ravi_django.services.request_shapes import marked
 from ravi_django.services.shapes import EntrySerializer, RunSerializer
 from ravi_django.ui import journal

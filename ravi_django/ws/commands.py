@@ -11,10 +11,10 @@ from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError, InputTooLargeError, InvalidInputError
 from ravi_django.kernel.json_values import read_json
 from ravi_django.models import HumanRequest
-from ravi_django.runtime.people import answers
-from ravi_django.runtime.people.answers import AnswerInput
-from ravi_django.runtime.runs import hints
-from ravi_django.runtime.runs.signals import wake
+from ravi_django.people import answers
+from ravi_django.people.answers import AnswerInput
+from ravi_django.runs import hints
+from ravi_django.runs.signals import wake
 from ravi_django.services.problems import problem_of
 
 ENVELOPE_BYTES = 1024  # of a frame, besides its text

@@ -13,13 +13,13 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic_core import to_json
 
 from ravi_django import access as rights, limits
+from ravi_django.engine.db.threads import readers
 from ravi_django.kernel import ConflictError, InvalidInputError, KernelError, RateLimitedError, TopicId
+from ravi_django.live.streams import hidden, live, reading
 from ravi_django.models import TERMINAL, Run, Session
 from ravi_django.models.base import Owned
-from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.lifecycle.endings import cancel_for
-from ravi_django.runtime.lifecycle.submit import say
-from ravi_django.runtime.streams import hidden, live, reading
+from ravi_django.runs.lifecycle.endings import cancel_for
+from ravi_django.runs.lifecycle.submit import say
 from ravi_django.services import openings
 from ravi_django.services.openings import Credential, Opening, watched
 from ravi_django.ws import auth, commands

@@ -20,11 +20,11 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from ravi_django.conf import conf
+from ravi_django.engine.db.threads import readers
+from ravi_django.live.streams.buffer import REQUESTS, get_buffer
+from ravi_django.live.streams.frames import name_of
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.people import rights as people_rights
-from ravi_django.runtime.streams.buffer import REQUESTS, get_buffer
-from ravi_django.runtime.streams.frames import name_of
+from ravi_django.people import rights as people_rights
 from ravi_django.services.request_shapes import NOT_SHOWN, RequestSerializer, mark, marked
 from ravi_django.ws.auth import UNKNOWN_USER, Refused, active
 from ravi_django.ws.consumer import StreamConsumer

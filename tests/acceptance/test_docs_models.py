@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel
-from ravi_django.capabilities.llm.wire import to_wire
+from ravi_django.calls.llm import FallbackModel, LiteLLMModel
+from ravi_django.calls.llm.wire import to_wire
 from ravi_django.kernel import ChatMessage
 from ravi_django.models import Status
 from tests.support import world

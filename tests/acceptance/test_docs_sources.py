@@ -16,11 +16,11 @@ from django.db.models.signals import post_save
 from django.test import Client
 
 from project.models import Invoice
-from ravi_django.capabilities.feeds import adapter
 from ravi_django.kernel import AgentId
 from ravi_django.models import InboxMessage, Publication, Run, Schedule, Signal, Source
 from ravi_django.schedules import run_now
 from ravi_django.testing import run_until_idle
+from ravi_django.wings.feeds.fetching import adapter
 from tests.support import world
 from tests.support.docs import Page
 from tests.support.feed_server import serving
@@ -176,7 +176,7 @@ def test_the_reader_gets_items_until_the_end(user: Any, settings: Any) -> None:
 
 
 def test_the_limits_are_as_the_page_says() -> None:
-    from ravi_django.capabilities.feeds import parse, xml_scan
+    from ravi_django.wings.feeds.fetching import parse, xml_scan
 
     assert (xml_scan.MAX_DEPTH, xml_scan.MAX_ELEMENTS, parse.NEWEST) == (100, 150_000, 200)
     assert (world.LEASE_S, world.BACK_S) == (60, 24 * 3600)

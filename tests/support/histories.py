@@ -15,7 +15,7 @@ from unittest.mock import patch
 import httpx
 from hypothesis import strategies as st
 
-from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.calls.llm import LLMFactory
 from ravi_django.kernel import ChatMessage, GenerationOptions, RetryPolicy, RunMeta
 from tests.support.patience import BOUND_S
 from tests.support.providers import (

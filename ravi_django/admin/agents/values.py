@@ -12,9 +12,9 @@ from ravi_django.admin.agents.fields import declared, rows_of
 from ravi_django.agents.spec.spec import REACT
 from ravi_django.kernel import HistoryRetention, Risk
 from ravi_django.models import Agent
-from ravi_django.runtime.catalog.prompt_engine import FILTERS, TAGS
-from ravi_django.runtime.catalog.prompts import BUILT_IN
-from ravi_django.runtime.catalog.specs import known_agents
+from ravi_django.runs.catalog.prompt_engine import FILTERS, TAGS
+from ravi_django.runs.catalog.prompts import BUILT_IN
+from ravi_django.runs.catalog.specs import known_agents
 
 NESTED = {  # parts of a spec whose fields are `<part>_<name>` here
     "budget": ["max_tokens", "max_cost_usd", "max_turns", "deadline_s", "max_agents"],

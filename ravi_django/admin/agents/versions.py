@@ -21,7 +21,7 @@ from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Agent, AgentVersion
 from ravi_django.models.names import word
 from ravi_django.pages import formats
-from ravi_django.runtime.catalog.specs import save_spec
+from ravi_django.runs.catalog.specs import save_spec
 
 PAGE = 20
 _ORDER = {name: index for index, name in enumerate(AgentSpec.model_fields)}

@@ -22,8 +22,6 @@ from ravi_django.agents.memory.compaction.windows import (
     ToolResultCompaction,
 )
 from ravi_django.agents.memory.history import Address, HistoryProvider, InMemoryHistoryProvider
-from ravi_django.agents.news.information import InformationAgent
-from ravi_django.agents.news.personal_feed import PersonalFeedAgent
 from ravi_django.agents.react.agent import ReActAgent
 from ravi_django.agents.react.spec import DEFAULT_WINDOW
 from ravi_django.agents.spec.spec import CLASSES, INFORMATION, REACT, AgentSpec, ModelSettings, Window, validate_spec
@@ -31,6 +29,8 @@ from ravi_django.agents.spec.steps import rebuild_messages_from_steps
 from ravi_django.agents.tools.delegate import AgentTool
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import AgentId, ChatModel, HistoryRetention, InvalidInputError, ToolRegistry, TopicId
+from ravi_django.wings.feeds.news.information import InformationAgent
+from ravi_django.wings.feeds.news.personal_feed import PersonalFeedAgent
 
 __all__ = ["create_assistant_agent", "load_session_memory", "rebuild_agent", "rebuild_messages_from_steps"]
 
@@ -218,7 +218,7 @@ async def load_session_memory(
     provider = InMemoryHistoryProvider() if memory is None else memory
     load = partial(load_persisted_steps, session_id)
     if user is not None:
-        submit = import_module("ravi_django.runtime.runs.submit")  # of a higher layer: imported on first use
+        submit = import_module("ravi_django.runs.submit")  # of a higher layer: imported on first use
         session_id = await submit.anamed(session_id, user, str(agent_id), tenant)
     key = (id(provider), str(agent_id), str(session_id))
     if await provider.count(agent_id, session_id):

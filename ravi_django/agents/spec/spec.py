@@ -12,8 +12,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
 
 from ravi_django.agents.messages import checked_names
-from ravi_django.agents.news.items import PER_GENERATION, checked_signal, topic_of
-from ravi_django.agents.news.personal_feed import LONGEST
 from ravi_django.agents.react.result import ResultType
 from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.agents.tools.delegate import handoff_name
@@ -21,6 +19,8 @@ from ravi_django.kernel import AgentId, ExecutionBudget, GenerationOptions, Hist
 from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.json_values import check_storable
 from ravi_django.kernel.secrets import secret_names
+from ravi_django.wings.feeds.news.items import PER_GENERATION, checked_signal, topic_of
+from ravi_django.wings.feeds.news.personal_feed import LONGEST
 
 MAX_EVERY_S = 366 * 24 * 3600
 FREE_CHOICES = ("auto", "none", "required")

@@ -9,8 +9,8 @@ from pydantic_core import from_json
 
 from ravi_django.kernel import InvalidInputError, KernelError
 from ravi_django.management.people import user_named
-from ravi_django.runtime.people import answers
-from ravi_django.runtime.people.answers import EVERY_ACTION
+from ravi_django.people import answers
+from ravi_django.people.answers import EVERY_ACTION
 
 BAD_USAGE = 2  # as in argparse
 

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from ravi_django.management import diagnosis
-from ravi_django.runtime.sources.webhooks import CLOSED, rekey
+from ravi_django.wings.feeds.sources.webhooks import CLOSED, rekey
 
 
 class Command(BaseCommand):

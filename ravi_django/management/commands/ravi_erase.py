@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from ravi_django.engine.worker import health
 from ravi_django.management.people import user_named
-from ravi_django.runtime.engine import health
-from ravi_django.runtime.lifecycle import erasing
+from ravi_django.runs.lifecycle import erasing
 
 
 class Command(BaseCommand):

@@ -12,7 +12,7 @@ from redis import RedisError
 
 from ravi_django.events import Bus, Delivered, get_bus
 from ravi_django.kernel import Event
-from ravi_django.runtime.events.bus import EVENTS
+from ravi_django.wings.events.bus import EVENTS
 
 
 class Command(BaseCommand):

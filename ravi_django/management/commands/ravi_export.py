@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 from django.core.serializers.json import DjangoJSONEncoder
 
 from ravi_django.management.people import user_named
-from ravi_django.runtime.lifecycle import erasing
+from ravi_django.runs.lifecycle import erasing
 
 
 class Command(BaseCommand):

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ravi_django.kernel import InvalidInputError
-from ravi_django.runtime.lifecycle import prune
+from ravi_django.runs.lifecycle import prune
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": prune.DAY_S, "w": 7 * prune.DAY_S}
 

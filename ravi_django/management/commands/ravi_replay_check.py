@@ -10,9 +10,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connections
 
-from ravi_django.runtime.db.threads import DatabaseThreads
-from ravi_django.runtime.engine import rehearse
-from ravi_django.runtime.engine.rehearse import Verdict
+from ravi_django.engine.db.threads import DatabaseThreads
+from ravi_django.engine.worker import rehearse
+from ravi_django.engine.worker.rehearse import Verdict
 
 
 class Command(BaseCommand):

@@ -10,11 +10,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
+from ravi_django.engine.db import clock
 from ravi_django.management.people import user_named
 from ravi_django.management.transcript import details_of, printable
 from ravi_django.models import HumanRequest
-from ravi_django.runtime.db import clock
-from ravi_django.runtime.people import rights
+from ravi_django.people import rights
 from ravi_django.services.request_shapes import RequestSerializer, marked
 
 ALL = "all"

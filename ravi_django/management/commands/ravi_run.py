@@ -18,18 +18,18 @@ from django.urls import NoReverseMatch, reverse
 from redis.exceptions import RedisError
 
 from ravi_django.conf import conf, worker_line
+from ravi_django.engine.db.threads import readers
 from ravi_django.kernel import InvalidInputError, KernelError, NotFoundError
+from ravi_django.live.streams import reading
 from ravi_django.management.people import user_named
 from ravi_django.management.transcript import Transcript
 from ravi_django.models import Run, Session, Status
+from ravi_django.people import mail
+from ravi_django.runs import failures
+from ravi_django.runs.catalog import specs
+from ravi_django.runs.checks import uuid_of
+from ravi_django.runs.submit import submit_once
 from ravi_django.runtime import Runtime
-from ravi_django.runtime.catalog import specs
-from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.people import mail
-from ravi_django.runtime.runs import failures
-from ravi_django.runtime.runs.checks import uuid_of
-from ravi_django.runtime.runs.submit import submit_once
-from ravi_django.runtime.streams import reading
 from ravi_django.services.shapes import RunSerializer
 
 FAILED, BAD_USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141

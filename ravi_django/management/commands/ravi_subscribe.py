@@ -17,7 +17,7 @@ from redis import RedisError
 
 from ravi_django.events import Bus, get_bus
 from ravi_django.kernel import Event
-from ravi_django.runtime.events.bus import EVENTS, Handler
+from ravi_django.wings.events.bus import EVENTS, Handler
 
 
 class Command(BaseCommand):

@@ -7,8 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from ravi_django.conf import conf
-from ravi_django.runtime.engine import sweep
-from ravi_django.runtime.runs import hints
+from ravi_django.engine.worker import sweep
+from ravi_django.runs import hints
 
 
 class Command(BaseCommand):

@@ -10,12 +10,12 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from ravi_django.capabilities.llm import warm
+from ravi_django.calls.llm import warm
 from ravi_django.conf import conf
 from ravi_django.db import connection
+from ravi_django.engine.worker.worker import start_line
+from ravi_django.runs.catalog import agent_models, specs
 from ravi_django.runtime import Runtime
-from ravi_django.runtime.catalog import agent_models, specs
-from ravi_django.runtime.engine.worker import start_line
 
 POLL_S = 0.2
 

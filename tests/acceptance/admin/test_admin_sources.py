@@ -13,9 +13,9 @@ from django.test import Client
 
 from ravi_django import register
 from ravi_django.agents import ReActAgent
-from ravi_django.capabilities.feeds.signatures import sign
 from ravi_django.models import Run, Session, Source, SourceItem
 from ravi_django.testing import ScriptedModel
+from ravi_django.wings.feeds.fetching.signatures import sign
 from tests.support import world
 from tests.support.cases import case
 from tests.support.inbox import EVIL, html_of, logged_in, person, words

@@ -302,7 +302,7 @@ def test_what_is_chosen_in_bad_faith_stays_text(root) -> None:
 
 
 def test_the_preview_renders_and_saves_nothing(root, agent, monkeypatch) -> None:
-    from ravi_django.capabilities.rehearsal.model import RehearsalModel
+    from ravi_django.calls.rehearsal.model import RehearsalModel
 
     monkeypatch.setattr(RehearsalModel, "stream", lambda *args, **options: pytest.fail("a model was called"))
     form = {

@@ -15,9 +15,9 @@ from django.core.management import call_command
 from django.test import Client
 
 from ravi_django import urls
-from ravi_django.capabilities.feeds.signatures import sign
 from ravi_django.models import InboxMessage, Run, Signal, Source, SourceItem
 from ravi_django.testing import FakeClock
+from ravi_django.wings.feeds.fetching.signatures import sign
 from tests.acceptance.api.api_support import AGENT, error_of
 from tests.support import world
 from tests.support.world import seal, secrets_of

@@ -17,10 +17,10 @@ from django.test import Client
 from django.test.client import BOUNDARY, MULTIPART_CONTENT, encode_multipart
 
 from ravi_django.api.base import max_body
-from ravi_django.capabilities.feeds.signatures import sign
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Run, Source, uuid7
 from ravi_django.services.problems import problem_of
+from ravi_django.wings.feeds.fetching.signatures import sign
 from ravi_django.ws import commands
 from tests.acceptance.admin.agent_support import FORM
 from tests.acceptance.api.api_support import AGENT

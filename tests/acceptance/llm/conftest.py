@@ -63,7 +63,7 @@ def drive() -> Callable[[str], None]:
     """Let a run come to its end, in this process."""
     import contextlib
 
-    from ravi_django.capabilities.llm import close_clients
+    from ravi_django.calls.llm import close_clients
     from ravi_django.kernel import RunFailedError
     from tests.support.world import Runtime
 

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 from rest_framework.test import APIClient
 
-from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.calls.llm import LLMFactory
 from ravi_django.models import Run
 from tests.support import world
 from tests.support.openai_server import OpenAIServer, Reply

@@ -8,7 +8,7 @@ import pytest
 from django.core.files.base import ContentFile
 from django.utils import timezone
 
-from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.calls.llm import LLMFactory
 from ravi_django.models import InboxMessage, JournalEntry, RaviFile, Run, Turn
 from tests.support.openai_server import OpenAIServer
 

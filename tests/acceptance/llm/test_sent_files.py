@@ -16,7 +16,7 @@ from django.core.files.base import ContentFile
 from PIL import Image
 from pypdf import PdfWriter
 
-from ravi_django.capabilities.llm import FallbackModel, LLMFactory
+from ravi_django.calls.llm import FallbackModel, LLMFactory
 from ravi_django.kernel import ChatMessage, ImageBlock, ModelError, Role, ToolResultBlock, TransientError
 from ravi_django.models import RaviFile, Run
 from ravi_django.testing import ScriptedModel

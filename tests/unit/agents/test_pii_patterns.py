@@ -2,8 +2,8 @@
 
 import pytest
 
-from ravi_django.agents.guards.patterns import chosen, custom, spans_in
 from ravi_django.kernel import InvalidInputError
+from ravi_django.wings.guards.patterns import chosen, custom, spans_in
 from tests.support.cases import case, refused
 
 ALL = tuple(chosen(None))

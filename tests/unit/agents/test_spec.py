@@ -16,7 +16,7 @@ from ravi_django.agents import (
 )
 from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
 from ravi_django.agents.memory.history import InMemoryHistoryProvider
-from ravi_django.capabilities.llm.fallback import FallbackModel
+from ravi_django.calls.llm.fallback import FallbackModel
 from ravi_django.capabilities.tools import CalculatorTool, CurrentTimeTool
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId
 from ravi_django.testing import ScriptedModel

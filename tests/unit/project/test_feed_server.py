@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from project.feed_server import HEADLINES, TOPICS, FeedServer, Newsroom
-from ravi_django.capabilities.feeds.parse import parse
+from ravi_django.wings.feeds.fetching.parse import parse
 from tests.support.cases import case
 from tests.support.patience import seconds
 

@@ -11,25 +11,25 @@ from typing import Any
 import pytest
 
 from ravi_django.admin.agents.versions import changes
-from ravi_django.agents.guards.patterns import chosen, spans_in
-from ravi_django.agents.news.curation import match
-from ravi_django.agents.news.items import OUTSIDE, TEXT, Item
-from ravi_django.agents.news.personal_feed import LONGEST
 from ravi_django.agents.react.result import ResultType
 from ravi_django.api.base import StrictJSONParser
-from ravi_django.capabilities.feeds import signatures
-from ravi_django.capabilities.feeds.parse import parse
-from ravi_django.capabilities.llm.collector import parse_arguments
-from ravi_django.capabilities.llm.errors import translate_error
-from ravi_django.capabilities.llm.wire import is_public
-from ravi_django.capabilities.net.html_text import readable
-from ravi_django.capabilities.rehearsal.model import RehearsalModel
-from ravi_django.capabilities.tools.calculator import calculate
+from ravi_django.calls.builtin.calculator import calculate
+from ravi_django.calls.llm.collector import parse_arguments
+from ravi_django.calls.llm.errors import translate_error
+from ravi_django.calls.llm.wire import is_public
+from ravi_django.calls.net.html_text import readable
+from ravi_django.calls.rehearsal.model import RehearsalModel
 from ravi_django.kernel import Addressees, AgentId, ChatMessage, GenerationOptions, RunMeta, ToolSpec, TopicId
 from ravi_django.kernel.content import TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.visible import visible
 from ravi_django.management.transcript import printable
 from ravi_django.pages import formats
+from ravi_django.wings.feeds.fetching import signatures
+from ravi_django.wings.feeds.fetching.parse import parse
+from ravi_django.wings.feeds.news.curation import match
+from ravi_django.wings.feeds.news.items import OUTSIDE, TEXT, Item
+from ravi_django.wings.feeds.news.personal_feed import LONGEST
+from ravi_django.wings.guards.patterns import chosen, spans_in
 from tests.support import world
 from tests.support.world import PERSONAL_FEED_PREFER, PromptTemplate, check_cron
 

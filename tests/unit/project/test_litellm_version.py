@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.core.checks import run_checks
 
-from ravi_django.capabilities.llm.loading import LAST_TESTED
+from ravi_django.calls.llm.loading import LAST_TESTED
 
 ROOT = Path(__file__).parents[3]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ravi_django.capabilities.feeds import Item
-from ravi_django.capabilities.feeds.adapter import Polled, find_source_adapter, register_source_adapter
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import InboxMessage, Signal, Source
+from ravi_django.wings.feeds.fetching.adapter import Polled, find_source_adapter, register_source_adapter
 from tests.support import world
 from tests.support.cases import case, refused
 from tests.support.runs import code

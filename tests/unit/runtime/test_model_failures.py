@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ravi_django.capabilities.llm import FallbackModel
+from ravi_django.calls.llm import FallbackModel
 from ravi_django.kernel import (
     ChatMessage,
     ModelError,

@@ -7,7 +7,7 @@ import pytest
 
 from ravi_django import register, tool
 from ravi_django.agents import ReActAgent
-from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.calls.llm import LLMFactory
 from ravi_django.kernel import (
     AudioBlock,
     ChatMessage,
@@ -173,7 +173,7 @@ def test_a_placeholder_that_may_be_split_is_held_back(monkeypatch, restore, text
 
 
 def test_messages_are_scanned_once_and_a_message_that_was_redacted_is_sent_as_the_same_object(monkeypatch):
-    from ravi_django.agents.guards import pii
+    from ravi_django.wings.guards import pii
 
     scanned = []
     spans_in = pii.spans_in
@@ -192,7 +192,7 @@ def test_messages_are_scanned_once_and_a_message_that_was_redacted_is_sent_as_th
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    from ravi_django.agents.guards import pii
+    from ravi_django.wings.guards import pii
 
     monkeypatch.setattr(pii, "MAX_KNOWN", 2)
     redaction = PIIRedaction()

@@ -12,9 +12,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from ravi_django.capabilities.feeds import Item
-from ravi_django.capabilities.feeds.adapter import Polled, SourceError
 from ravi_django.models import InboxMessage, Run, Session, Signal, Source, SourceItem
 from ravi_django.testing import FakeClock
+from ravi_django.wings.feeds.fetching.adapter import Polled, SourceError
 from tests.support import feed_server, world
 from tests.support.cases import case, refused
 from tests.support.feed_server import FeedServer, polled_here, rss, serving  # noqa: F401 - a fixture

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ravi_django.capabilities.feeds import Item
-from ravi_django.capabilities.feeds.adapter import Polled
 from ravi_django.models import Run, Signal, Source, SourceItem
 from ravi_django.testing import FakeClock
+from ravi_django.wings.feeds.fetching.adapter import Polled
 from tests.support import world
 from tests.support.feed_server import FeedServer, a_source, one_server, polled_here, rss  # noqa: F401 - fixtures
 from tests.support.runs import BOUND_S, auntil, in_background, on_postgresql, until

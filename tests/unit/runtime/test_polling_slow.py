@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ravi_django import tasks
-from ravi_django.capabilities.feeds import Item, fetch
-from ravi_django.capabilities.feeds.adapter import PollDelayed, Polled, SourceError
 from ravi_django.models import Source
+from ravi_django.wings.feeds.fetching import fetch
+from ravi_django.wings.feeds.fetching.adapter import Item, PollDelayed, Polled, SourceError
 from tests.support import world
 from tests.support.feed_server import FeedServer, a_source, one_server, polled_here, rss, serving  # noqa: F401
 from tests.support.patience import BOUND_S, seconds

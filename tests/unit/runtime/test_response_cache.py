@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from ravi_django import register
-from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel
+from ravi_django.calls.llm import FallbackModel, LiteLLMModel
 from ravi_django.checks import check_settings
 from ravi_django.kernel import ChatMessage, GenerationOptions, ModelResponse, TextBlock, ToolSpec, Usage
 from ravi_django.middleware import ResponseCache

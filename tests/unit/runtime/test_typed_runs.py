@@ -12,7 +12,7 @@ from ravi_django import errors, register, submit
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.agents.memory.agent_context import ContextConfig
-from ravi_django.capabilities.llm import warm
+from ravi_django.calls.llm import warm
 from ravi_django.integrations.llm import LLMFactory
 from ravi_django.kernel import AgentId, FinishAgentResult, ModelResponse, Role, TextBlock, ToolUseBlock
 from ravi_django.models import JournalEntry, Run, Status, Turn

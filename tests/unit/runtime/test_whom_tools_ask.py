@@ -84,15 +84,15 @@ def test_a_generators_question_goes_to_whom_it_names(ada, event):
 
 
 ANSWERS = {
-    "ravi_django.runtime.people.answers",
-    "ravi_django.runtime.people.signal_answers",
+    "ravi_django.people.answers",
+    "ravi_django.people.signal_answers",
 }  # modules that answer requests
-ROWS = {"ravi_django.runtime.people.rows", "ravi_django.runtime.people.top_ups"}
-LATE = "ravi_django.runtime.people.uncertain"  # code that outlives its call answers the request about this call
+ROWS = {"ravi_django.people.rows", "ravi_django.people.top_ups"}
+LATE = "ravi_django.people.uncertain"  # code that outlives its call answers the request about this call
 CALLS = {  # what they write with, and the modules that may use it
     "answer_request": ROWS | {LATE},
     "answer_top_up": ROWS,
-    "end_late": {LATE, "ravi_django.runtime.tools.promises"},
+    "end_late": {LATE, "ravi_django.calls.tools.promises"},
 }
 
 
@@ -163,7 +163,7 @@ class WithoutTypes(ast.NodeTransformer):
 
 def test_no_shipped_tool_reaches_what_answers_requests():
     modules = tool_modules()
-    assert {"ravi_django.runtime.tools.builtin.ask_human", "ravi_django.capabilities.tools.calculator"} <= modules
+    assert {"ravi_django.calls.builtin.ask_human", "ravi_django.calls.builtin.calculator"} <= modules
 
     for module in modules:
         within = reached(module)
@@ -175,7 +175,7 @@ def test_no_shipped_tool_reaches_what_answers_requests():
 
 def test_the_walk_finds_what_it_looks_for():
     assert reached("ravi_django.management.commands.ravi_answer") & ANSWERS
-    assert "ravi_django.runtime.lease.state" in reached("ravi_django.runtime.tools.builtin.ask_human")
+    assert "ravi_django.engine.lease.state" in reached("ravi_django.calls.builtin.ask_human")
 
 
 def test_the_context_and_the_tools_offer_no_way_to_answer():

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ravi_django.capabilities.feeds.adapter import SourceError
-from ravi_django.capabilities.feeds.fetch import Fetched, Fetcher
+from ravi_django.wings.feeds.fetching.adapter import SourceError
+from ravi_django.wings.feeds.fetching.fetch import Fetched, Fetcher
 from tests.support.cases import case
 from tests.support.feed_server import FeedServer, rss, serving
 

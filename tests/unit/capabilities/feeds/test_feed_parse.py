@@ -8,8 +8,8 @@ import time
 import pytest
 
 from ravi_django.capabilities.feeds import Item
-from ravi_django.capabilities.feeds.adapter import SourceError
-from ravi_django.capabilities.feeds.parse import parse
+from ravi_django.wings.feeds.fetching.adapter import SourceError
+from ravi_django.wings.feeds.fetching.parse import parse
 from tests.support.cases import case
 
 URL = "https://example.org/feed.xml"
@@ -325,7 +325,7 @@ def test_much_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     item = one(f"<title>{'t' * 100_000}</title><description>{'d' * 1_000_000}</description>")
     assert (len(item.title), len(item.text)) == (500, 20_000)
     # texts that take too long are given up
-    monkeypatch.setattr("ravi_django.capabilities.feeds.parse.BOUND_S", -1.0)
+    monkeypatch.setattr("ravi_django.wings.feeds.fetching.parse.BOUND_S", -1.0)
     assert "took more than" in refusal(rss("<item><title>t</title></item>"))
 
 

@@ -5,9 +5,9 @@ import hmac
 
 import pytest
 
-from ravi_django.capabilities.feeds.adapter import MOST_OF_BODY as MOST, at_path, items_in, option_errors
-from ravi_django.capabilities.feeds.signatures import TOLERANCE_S, is_signed, sign
 from ravi_django.kernel import InputTooLargeError
+from ravi_django.wings.feeds.fetching.adapter import MOST_OF_BODY as MOST, at_path, items_in, option_errors
+from ravi_django.wings.feeds.fetching.signatures import TOLERANCE_S, is_signed, sign
 from tests.support import world
 from tests.support.cases import case, refused
 

@@ -6,9 +6,9 @@ import pytest_asyncio
 
 from ravi_django import register, submit, tool
 from ravi_django.agents import ReActAgent
-from ravi_django.capabilities.llm import LLMFactory, close_clients
-from ravi_django.capabilities.llm.litellm_stream import CALLBACK_LISTS
-from ravi_django.capabilities.llm.loading import load_litellm
+from ravi_django.calls.llm import LLMFactory, close_clients
+from ravi_django.calls.llm.litellm_stream import CALLBACK_LISTS
+from ravi_django.calls.llm.loading import load_litellm
 from ravi_django.kernel import ChatMessage, ChatModel, GenerationOptions, ModelEvent, RetryPolicy, RunMeta, StreamAlive
 from ravi_django.models import Run
 from ravi_django.testing import run_until_idle

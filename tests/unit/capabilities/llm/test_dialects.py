@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ravi_django.capabilities.llm import LLMFactory, close_clients
-from ravi_django.capabilities.llm.loading import load_litellm
+from ravi_django.calls.llm import LLMFactory, close_clients
+from ravi_django.calls.llm.loading import load_litellm
 from ravi_django.kernel import ChatMessage, GenerationOptions, RunMeta
 from ravi_django.kernel.content import (
     ContentBlock,

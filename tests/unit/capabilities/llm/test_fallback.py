@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel, LLMFactory
+from ravi_django.calls.llm import FallbackModel, LiteLLMModel, LLMFactory
 from ravi_django.kernel import (
     CancellationError,
     ChatMessage,

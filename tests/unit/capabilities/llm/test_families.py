@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 from ravi_django import register, submit, tool
 from ravi_django.agents import ReActAgent
-from ravi_django.capabilities.llm import LLMFactory, close_clients
-from ravi_django.capabilities.llm.knowledge import family
-from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
-from ravi_django.capabilities.llm.loading import load_litellm
+from ravi_django.calls.llm import LLMFactory, close_clients
+from ravi_django.calls.llm.knowledge import family
+from ravi_django.calls.llm.litellm_model import LiteLLMModel
+from ravi_django.calls.llm.loading import load_litellm
 from ravi_django.kernel import (
     ChatMessage,
     GenerationOptions,

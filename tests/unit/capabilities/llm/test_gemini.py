@@ -10,8 +10,8 @@ import pytest
 
 from ravi_django import register, submit, tool
 from ravi_django.agents import ReActAgent
-from ravi_django.capabilities.llm import LLMFactory
-from ravi_django.capabilities.llm.loading import GEMINI, load_litellm
+from ravi_django.calls.llm import LLMFactory
+from ravi_django.calls.llm.loading import GEMINI, load_litellm
 from ravi_django.kernel import RetryPolicy
 from ravi_django.kernel.content import ImageBlock
 from ravi_django.models import Run

@@ -7,8 +7,8 @@ from email.utils import format_datetime
 
 import pytest
 
-from ravi_django.capabilities.llm import LLMFactory
-from ravi_django.capabilities.llm.errors import redact, translate_error
+from ravi_django.calls.llm import LLMFactory
+from ravi_django.calls.llm.errors import redact, translate_error
 from ravi_django.kernel import KernelError, ModelError, TransientError
 from tests.support.cases import case
 from tests.support.openai_server import OpenAIServer, Reply

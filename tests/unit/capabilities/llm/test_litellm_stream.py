@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ravi_django.capabilities.llm import close_clients
-from ravi_django.capabilities.llm.collector import ResponseCollector
-from ravi_django.capabilities.llm.loading import load_litellm
+from ravi_django.calls.llm import close_clients
+from ravi_django.calls.llm.collector import ResponseCollector
+from ravi_django.calls.llm.loading import load_litellm
 from ravi_django.kernel import (
     CancellationError,
     CancellationToken,

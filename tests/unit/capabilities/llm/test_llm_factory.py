@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from ravi_django.agents.spec.spec import EXTRAS
-from ravi_django.capabilities.llm import LiteLLMModel, LLMFactory, RehearsalModel, model_from_env
-from ravi_django.capabilities.llm.errors import redact, redact_logs
-from ravi_django.capabilities.llm.litellm_model import refuse_destinations
+from ravi_django.calls.llm import LiteLLMModel, LLMFactory, RehearsalModel, model_from_env
+from ravi_django.calls.llm.errors import redact, redact_logs
+from ravi_django.calls.llm.litellm_model import refuse_destinations
 from ravi_django.kernel import GenerationOptions, InvalidInputError, RunMeta
 from ravi_django.kernel.chat import ChatMessage
 from tests.support import forks
@@ -94,7 +94,7 @@ def test_the_log_lines_of_the_clients_are_redacted(caplog):
 def test_litellm_is_loaded_late_and_quietly():
     # building a model leaves litellm unimported
     code = (
-        "import sys; from ravi_django.capabilities import llm; from ravi_django.integrations.llm import LLMFactory\n"
+        "import sys; from ravi_django.calls import llm; from ravi_django.integrations.llm import LLMFactory\n"
         "for factory in (llm.LLMFactory, LLMFactory): factory('gpt-4o', 'k').build()\n"
         "print('litellm' in sys.modules)"
     )
@@ -103,7 +103,7 @@ def test_litellm_is_loaded_late_and_quietly():
     # the first call does not stall the event loop
     code = (
         "import asyncio, sys, threading\n"
-        "from ravi_django.capabilities.llm import loading\n"
+        "from ravi_django.calls.llm import loading\n"
         "where = []\n"
         "load = loading._import\n"
         "loading._import = lambda: (where.append(threading.current_thread() is threading.main_thread()), load())[1]\n"
@@ -127,7 +127,7 @@ def hook(event, args):
     elif event == "socket.getaddrinfo":
         connected.append("{}:{}".format(*args[:2]))
 sys.addaudithook(hook)
-from ravi_django.capabilities.llm import LLMFactory, close_clients
+from ravi_django.calls.llm import LLMFactory, close_clients
 from ravi_django.kernel import ChatMessage, GenerationOptions, RunMeta
 async def main():
     beta = {"anthropic-beta": "context-1m-2025-08-07"}  # litellm has a list of these to look them up in

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ravi_django.capabilities.llm import LLMFactory, knowledge
-from ravi_django.capabilities.llm.errors import is_fetch_error
-from ravi_django.capabilities.llm.loading import load_litellm
-from ravi_django.capabilities.llm.wire import Form, is_public, to_wire
+from ravi_django.calls.llm import LLMFactory, knowledge
+from ravi_django.calls.llm.errors import is_fetch_error
+from ravi_django.calls.llm.loading import load_litellm
+from ravi_django.calls.llm.wire import Form, is_public, to_wire
 from ravi_django.kernel import (
     AudioBlock,
     ChatMessage,

@@ -8,8 +8,8 @@ import pytest
 
 from ravi_django import register, submit
 from ravi_django.agents import ReActAgent
-from ravi_django.capabilities.llm import LLMFactory
-from ravi_django.capabilities.llm.loading import load_litellm
+from ravi_django.calls.llm import LLMFactory
+from ravi_django.calls.llm.loading import load_litellm
 from ravi_django.kernel import RetryPolicy
 from ravi_django.kernel.content import ImageBlock, TextBlock
 from ravi_django.testing import run_until_idle

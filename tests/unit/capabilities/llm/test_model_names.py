@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from ravi_django.capabilities.llm import LLMFactory
-from ravi_django.capabilities.llm.names import KEYS
+from ravi_django.calls.llm import LLMFactory
+from ravi_django.calls.llm.names import KEYS
 
 ALL = {name for names in KEYS.values() for name in names}
 
@@ -69,7 +69,7 @@ def of(name):
 def test_a_call_that_would_fail_imports_nothing_and_a_fallback_is_asked():
     code = """
 import asyncio, json, os, sys
-from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.calls.llm import LLMFactory
 from ravi_django.kernel import ChatMessage, GenerationOptions, ModelError, RunMeta
 async def call(model):
     events = model.stream([ChatMessage.of("user", "hi")], GenerationOptions(), RunMeta(run_id="r"))

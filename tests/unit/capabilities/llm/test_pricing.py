@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ravi_django.capabilities.llm import LiteLLMModel, knowledge
-from ravi_django.capabilities.llm.collector import ResponseCollector
-from ravi_django.capabilities.llm.loading import load_litellm
-from ravi_django.capabilities.llm.pricing import cost_by, site_prices
+from ravi_django.calls.llm import LiteLLMModel, knowledge
+from ravi_django.calls.llm.collector import ResponseCollector
+from ravi_django.calls.llm.loading import load_litellm
+from ravi_django.calls.llm.pricing import cost_by, site_prices
 from ravi_django.kernel import ChatMessage, DocumentBlock, ImageBlock, TextBlock, ToolUseBlock, Usage
 from tests.support import forks, world
 from tests.support.anthropic_server import AnthropicServer
@@ -188,9 +188,9 @@ async def test_none_of_it_touches_the_network():
 import asyncio, socket, sys
 def refuse(*args, **kwargs):
     raise AssertionError("network")
-from ravi_django.capabilities.llm import LiteLLMModel
+from ravi_django.calls.llm import LiteLLMModel
 from ravi_django.kernel import ChatMessage, ImageBlock
-from ravi_django.capabilities.llm import warm
+from ravi_django.calls.llm import warm
 image = ImageBlock(url="https://files.example/a.png", detail="high")
 messages = [ChatMessage.of("user", "hello " * 20), ChatMessage(role="user", content=[image])]
 async def main():

@@ -2,12 +2,8 @@ from typing import Any
 
 import pytest
 
-from ravi_django.agents.news.curation import judge
-from ravi_django.agents.news.information import SUMMARIZE, InformationAgent
-from ravi_django.agents.news.items import Item
-from ravi_django.agents.news.personal_feed import CURATE
-from ravi_django.capabilities.llm import RehearsalModel
-from ravi_django.capabilities.rehearsal.rules import find_expressions
+from ravi_django.calls.llm import RehearsalModel
+from ravi_django.calls.rehearsal.rules import find_expressions
 from ravi_django.kernel import (
     CancellationError,
     CancellationToken,
@@ -19,6 +15,10 @@ from ravi_django.kernel import (
     ToolResultBlock,
     ToolSpec,
 )
+from ravi_django.wings.feeds.news.curation import judge
+from ravi_django.wings.feeds.news.information import SUMMARIZE, InformationAgent
+from ravi_django.wings.feeds.news.items import Item
+from ravi_django.wings.feeds.news.personal_feed import CURATE
 from tests.support.cases import case
 
 

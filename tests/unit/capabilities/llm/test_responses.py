@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 from ravi_django import register, submit
 from ravi_django.agents import ReActAgent
-from ravi_django.capabilities.llm import LLMFactory
-from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
-from ravi_django.capabilities.llm.loading import load_litellm
+from ravi_django.calls.llm import LLMFactory
+from ravi_django.calls.llm.litellm_model import LiteLLMModel
+from ravi_django.calls.llm.loading import load_litellm
 from ravi_django.kernel import ChatMessage, InvalidInputError, ReasoningDelta, RetryPolicy, TransientError
 from ravi_django.models import Run
 from ravi_django.testing import run_until_idle

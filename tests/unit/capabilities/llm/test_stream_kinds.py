@@ -9,7 +9,7 @@ import pytest
 
 from ravi_django import register, submit
 from ravi_django.agents import ReActAgent
-from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.calls.llm import LLMFactory
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
 from ravi_django.models import Run
 from ravi_django.testing import journal_of, run_until_idle

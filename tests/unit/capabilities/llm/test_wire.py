@@ -1,7 +1,7 @@
 import json
 
-from ravi_django.capabilities.llm.collector import parse_arguments
-from ravi_django.capabilities.llm.wire import Form, to_wire, tools_to_wire
+from ravi_django.calls.llm.collector import parse_arguments
+from ravi_django.calls.llm.wire import Form, to_wire, tools_to_wire
 from ravi_django.kernel import (
     INVALID_ARGUMENTS_KEY,
     AudioBlock,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from ravi_django.calls.builtin.calculator import FUNCTIONS, MAX_BITS, calculate
 from ravi_django.capabilities.tools import CalculatorTool, CurrentTimeTool
-from ravi_django.capabilities.tools.calculator import FUNCTIONS, MAX_BITS, calculate
 from ravi_django.kernel import Effect, Risk, ToolArgumentsError
 from tests.support.cases import case
 from tests.support.fake_context import FakeContext

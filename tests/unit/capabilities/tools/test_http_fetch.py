@@ -10,9 +10,9 @@ import zlib
 
 import pytest
 
-from ravi_django.capabilities.net import outbound
-from ravi_django.capabilities.net.html_text import readable
-from ravi_django.capabilities.net.outbound import is_permitted
+from ravi_django.calls.net import outbound
+from ravi_django.calls.net.html_text import readable
+from ravi_django.calls.net.outbound import is_permitted
 from ravi_django.capabilities.tools import HttpFetchTool
 from ravi_django.kernel import Effect, Risk, ToolArgumentsError, ToolRefused
 from tests.support.cases import case

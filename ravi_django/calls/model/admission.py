@@ -1,0 +1,163 @@
+"""Admission of model calls to the budgets of their tree, user and tenant: reserve, wait for room, refuse.
+
+A refusal is recorded as the call's row, so that a replay raises it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from datetime import date, timedelta
+from decimal import Decimal
+
+from django.db import DatabaseError
+
+from ravi_django.agents.memory.compaction.tokens import TokenCounter
+from ravi_django.calls.llm import pricing
+from ravi_django.engine.journal.entries import Entry, Recorded
+from ravi_django.engine.lease import caps, paths
+from ravi_django.engine.lease.effects import Effects
+from ravi_django.kernel import (
+    BudgetExhaustedError,
+    ChatMessage,
+    ChatModel,
+    GenerationOptions,
+    LeaseLostError,
+    Usage,
+)
+from ravi_django.models import HumanRequest
+from ravi_django.people import top_ups
+from ravi_django.runs.budgets import accounts, ledger
+from ravi_django.runs.budgets.ledger import REFUSED, Amount, Exhausted
+
+log = logging.getLogger("ravi.budgets")
+
+RESERVE_TOKENS = 4096  # of the output of a call without `max_tokens`
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0  # between two tries to reserve
+
+_freeing: set[asyncio.Task[None]] = set()
+_largest: dict[str, tuple[int, Decimal]] = {}  # by model: the most output tokens and dollars of a call in this process
+
+
+async def admit(
+    effects: Effects, entry: Entry, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
+) -> None:
+    """Reserve the most that the call of this entry may use. Waits while other calls may give back enough.
+
+    Raises BudgetExhaustedError, recorded. With `when_exhausted` "ask" a person is asked first, while the run suspends.
+    """
+    if not accounts.accounts_of(effects.lease.run):
+        return
+    amount = await _estimate(model, messages, options)
+    pause = FIRST_PAUSE_S
+    while True:
+        seen = effects.facts.wake_seq
+        nested = effects.nested
+        async with effects.performing():
+            verdict = await _reserve(effects, entry.path, amount)
+            if verdict is True and effects.must_park(nested=nested):  # an open tool must not wait for this one
+                await _free(effects, entry.path)
+            if isinstance(verdict, Exhausted):
+                asked = await top_ups.ask(effects, entry.path, verdict.account)
+                if asked is False:
+                    await _refuse(effects, entry, verdict)
+        if verdict is True:
+            top_ups.note_closed(effects, entry.path)
+            return
+        if isinstance(verdict, Exhausted):
+            if isinstance(asked, HumanRequest):
+                await top_ups.wait(effects, entry.path, asked, seen)
+            continue
+        with effects.busy(), caps.waiting():
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all try at once
+            if pause == MAX_PAUSE_S:
+                await effects.database.call(ledger.free_abandoned, effects.lease, effects.present().date())
+        pause = min(2 * pause, MAX_PAUSE_S)
+
+
+async def _reserve(effects: Effects, path: str, amount: Amount) -> Exhausted | bool:
+    effects.lease.reserved.add("")  # so that the end of the lease frees it even if this is cancelled
+    with paths.entered(None):
+        reserving = asyncio.ensure_future(
+            effects.database.call(ledger.reserve, effects.lease, path, amount, effects.present().date())
+        )
+    try:
+        return await asyncio.shield(reserving)
+    except asyncio.CancelledError:
+        await asyncio.wait([reserving])  # `give_up` must find the reservation
+        raise
+    except DatabaseError as error:  # as when an effect cannot be recorded: another lease repeats the call
+        log.exception("run %s: could not reserve", effects.lease.run_id, extra={"action": "reserve.failed"})
+        raise LeaseLostError(effects.lease.run_id, effects.lease.epoch) from error
+
+
+def give_up(effects: Effects, path: str) -> None:
+    """Free the reservation of a call that was cancelled and has no row: other calls must not wait for it."""
+    if path in effects.lease.reserved:
+        with paths.entered(None):
+            task = asyncio.create_task(_free(effects, path))
+        _freeing.add(task)
+        task.add_done_callback(_freeing.discard)
+
+
+async def _free(effects: Effects, path: str) -> None:
+    try:
+        await effects.threads.call(ledger.free, effects.lease, path)
+    except Exception as error:  # the end of this lease or the next claim frees it
+        log.warning("run %s: could not free: %s", effects.lease.run_id, error, extra={"action": "reserve.failed"})
+
+
+# --------------------------------------------------------------------------------------------------- how much
+
+
+async def _estimate(model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions) -> Amount:
+    """The input tokens, as compaction counts them, plus the most output tokens; and their cost, if known."""
+    seen = _largest.get(model.name)
+    tokens_in = await TokenCounter(model).total(messages)
+    tokens_out = options.max_tokens or max(RESERVE_TOKENS, seen[0] if seen else 0)
+    prices = getattr(model, "prices", None) or pricing.site_prices(model.name) or pricing.listed_prices(model.name)
+    cost = None if prices is None else pricing.cost_by(prices, Usage(input_tokens=tokens_in, output_tokens=tokens_out))
+    known = seen[1] if seen else None
+    return Amount(tokens_in + tokens_out, known if cost is None else max(accounts.dollars(cost), known or Decimal(0)))
+
+
+def learn(effects: Effects, entry: Entry) -> None:
+    """Have the model's next call reserve as much as its largest one has used."""
+    if entry.usage is not None and accounts.accounts_of(effects.lease.run):
+        tokens, cost = _largest.get(entry.name, (0, Decimal(0)))
+        _largest[entry.name] = max(tokens, entry.usage.output_tokens), max(cost, accounts.dollars(entry.cost))
+
+
+def forget() -> None:
+    """For tests, which use models of the same names."""
+    _largest.clear()
+
+
+# ---------------------------------------------------------------------------------------------------- refusal
+
+
+async def _refuse(effects: Effects, entry: Entry, verdict: Exhausted) -> None:
+    message = _message(effects, verdict)
+    entry.error = {"type": BudgetExhaustedError.__name__, "message": message, REFUSED: verdict.account}
+    top_ups.note_closed(effects, entry.path)
+    await effects.record(entry)
+    raise BudgetExhaustedError(message)
+
+
+def raise_refused(row: Recorded) -> None:
+    if row.error is not None and REFUSED in row.error:
+        raise BudgetExhaustedError(row.error.get("message", ""))
+
+
+def _message(effects: Effects, verdict: Exhausted) -> str:
+    kind, _, rest = verdict.account.partition(":")
+    used = f"has used {verdict.used.normalize():f} of its {verdict.name} of {verdict.limit.normalize():f}"
+    if kind == "tree":
+        owner = "the run" if effects.lease.run.parent_id is None else f"the tree of run {rest}"
+        return f"{owner} {used}; submit it with a larger budget"
+    name, _, day = rest.rpartition(":")
+    owner = f"user {name}" if kind == "user" else f"tenant {name!r}"
+    tomorrow = date.fromisoformat(day) + timedelta(days=1)
+    return f"{owner} {used} for {day}; continue from {tomorrow} 00:00 UTC, or raise the daily budget of the {kind}"

@@ -1,0 +1,254 @@
+"""A journaled model call: streamed while it runs, recorded with usage and cost, and recalled without cost.
+
+RAVI["PRICES"] has prices that replace or extend those of litellm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ravi_django.calls.llm import pricing
+from ravi_django.calls.middleware import chain
+from ravi_django.calls.model import admission, streaming
+from ravi_django.conf import conf
+from ravi_django.engine.journal import bodies as bodies_
+from ravi_django.engine.journal.entries import Entry, Recorded
+from ravi_django.engine.lease import backoff, paths
+from ravi_django.engine.lease.effects import Effects
+from ravi_django.engine.lease.state import RunState
+from ravi_django.kernel import (
+    AgentStep,
+    CancellationError,
+    ChatMessage,
+    ChatModel,
+    GenerationOptions,
+    HookEvent,
+    LeaseLostError,
+    ModelError,
+    ModelResponse,
+    Role,
+    TransientError,
+)
+from ravi_django.kernel.checks import did_you_mean
+from ravi_django.kernel.errors import message_of
+from ravi_django.kernel.json_values import is_storable, storable
+from ravi_django.live.streams import hidden
+
+KIND = "llm.call"
+PAID = "llm.paid"  # the kind of a row with the cost of an answer that was not used
+
+
+async def call(
+    ctx: RunState, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
+) -> ModelResponse:
+    """Raises ModelError with the provider's message and BudgetExhaustedError; both are recorded."""
+    path = ctx.path()
+    try:
+        return await _call(ctx, path, model, messages, options)
+    except (asyncio.CancelledError, CancellationError):
+        admission.give_up(ctx.effects, path)
+        raise
+
+
+async def _call(
+    ctx: RunState, path: str, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
+) -> ModelResponse:
+    effects = ctx.effects
+    digests = _digests(messages, options)
+    row = await effects.recall(path, KIND, model.name, digests=digests)
+    if row is not None:
+        return _decode(row)
+    entry = Entry(KIND, path, model.name, digests=digests, read_upto=effects.read_upto)
+    entry.request = {"messages": len(messages)} | ({"result_by": options.result_by} if options.result_by else {})
+    await admission.admit(effects, entry, model, messages, options)
+    # A model reads results that may be lost, since it may be paid again; code of the site does not.
+    flushed = bool(ctx.middleware.chat) or ctx.hooks.listens_to(HookEvent.LLM_START)
+    async with effects.performing(flushed=flushed):
+        await _keep_bodies(effects, messages, options)
+        effects.outlet.progress(AgentStep.THINKING, {"model": model.name, "call": path})
+        await ctx.hook(HookEvent.LLM_START, model=model.name, messages=len(messages), path=path)
+        begun = time.monotonic()
+        failure: ModelError | None = None
+        moved: list[dict[str, Any]] = []
+        paid: list[ModelResponse] = []
+        try:
+            with paths.entered(None):  # tasks of the model client do not belong to the run: a replay has none
+                response = await _answered(ctx, model, messages, options, path, moved, paid)
+            response = hidden.mark_calls(_storable(priced(_with_usage(response, paid), model.name)), ctx.toolbox)
+            _fill(entry, response)
+        except (TransientError, ModelError) as error:
+            if (later := backoff.again(error, backoff.policy_of(model), effects.attempts)) is not None:
+                _note_paid(effects, entry, paid)
+                _fill_failure(entry, ModelError(message_of(error), type=error.type, status=error.status), paid)
+                await _tell_end(ctx, entry)
+                raise later from None
+            failure = ModelError(message_of(error), type=error.type, status=error.status)  # as it will be replayed
+        except (CancellationError, LeaseLostError, asyncio.CancelledError):
+            _note_paid(effects, entry, paid)
+            raise
+        except Exception as error:  # recorded as a replay will raise it
+            status = getattr(error, "status", None)
+            failure = ModelError(message_of(error), type=getattr(error, "type", type(error).__name__), status=status)
+        if moved:
+            entry.request["fell_back"] = moved
+        if failure is not None:
+            _fill_failure(entry, failure, paid)
+        entry.elapsed_s = time.monotonic() - begun
+        await effects.record(entry, then=functools.partial(_tell_end, ctx, entry))
+    admission.learn(effects, entry)
+    if failure is not None:
+        raise failure
+    return response
+
+
+async def _tell_end(ctx: RunState, entry: Entry) -> None:
+    data = {"path": entry.path, "usage": entry.usage, "cost": entry.cost, "error": entry.error}
+    await ctx.hook(HookEvent.LLM_END, model=entry.name, **data)
+
+
+async def _answered(
+    ctx: RunState,
+    model: ChatModel,
+    messages: Sequence[ChatMessage],
+    options: GenerationOptions,
+    path: str,
+    moved: list[dict[str, Any]],
+    paid: list[ModelResponse],
+) -> ModelResponse:
+    stream = functools.partial(streaming.stream, moved=moved)
+    if not ctx.middleware.chat:
+        return await stream(ctx, model, messages, options, path)
+
+    async def paying(*args: Any, show: bool) -> ModelResponse:
+        paid.append(await stream(*args, show=show))
+        return paid[-1]
+
+    return await chain.around_model(ctx, model, messages, options, path, paying)
+
+
+def _with_usage(response: ModelResponse, paid: Sequence[ModelResponse]) -> ModelResponse:
+    """A response of a middleware has the usage and cost of the model's answer, unless it has its own."""
+    if not paid or response is paid[-1] or response.usage.total:
+        return response
+    return response.model_copy(update={"usage": paid[-1].usage, "cost": paid[-1].cost})
+
+
+def _storable(response: ModelResponse) -> ModelResponse:
+    """The response as its row will hold it, so that a replay returns the same."""
+    message = response.message.to_json()
+    if is_storable(message):
+        return response
+    clean = storable(message)
+    return response if clean == message else response.model_copy(update={"message": ChatMessage.model_validate(clean)})
+
+
+def _fill(entry: Entry, response: ModelResponse) -> None:
+    entry.result = {"content": response.message.to_json()["content"]}
+    if response.model and response.model != entry.name:
+        entry.result["model"] = response.model
+    if response.finish_reason != "stop":
+        entry.result["finish_reason"] = response.finish_reason
+    if response.cached:
+        entry.result["cached"] = True
+    entry.usage = response.usage
+    entry.cost = response.cost
+
+
+def _fill_failure(entry: Entry, failure: ModelError, paid: Sequence[ModelResponse]) -> None:
+    if paid:  # the model has answered, and a middleware has refused the answer
+        entry.usage, entry.cost = paid[-1].usage, priced(paid[-1], entry.name).cost
+    entry.error = storable({"type": failure.type, "message": str(failure)})
+    if failure.status is not None:
+        entry.error["status"] = failure.status
+
+
+def _note_paid(effects: Effects, entry: Entry, paid: Sequence[ModelResponse]) -> None:
+    """Record the cost of answers of a call that gets no row."""
+    for number, response in enumerate(paid):
+        path = f"@paid.{entry.path}#{effects.lease.epoch}.{number}"
+        cost = priced(response, entry.name).cost
+        effects.note_once(Entry(PAID, path, entry.name, usage=response.usage, cost=cost))
+
+
+def _decode(row: Recorded) -> ModelResponse:
+    admission.raise_refused(row)
+    if row.error is not None:
+        error = row.error
+        raise ModelError(error.get("message", ""), type=error.get("type", "ModelError"), status=error.get("status"))
+    return ModelResponse(
+        message=ChatMessage.model_validate({"role": Role.ASSISTANT, "content": row.result["content"]}),
+        usage=row.usage,
+        cost=None if row.cost is None else float(row.cost),
+        model=row.result.get("model", row.name),
+        finish_reason=row.result.get("finish_reason", "stop"),
+        cached=row.result.get("cached", False),
+    )
+
+
+# ------------------------------------------------------------------------------------------ component digests
+
+
+def _digests(messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
+    """Digests of the call's instructions and tools, which name their stored bodies."""
+    digests: dict[str, Any] = {}
+    if messages and messages[0].role is Role.SYSTEM:
+        digests["instructions"] = messages[0].digest.hex()[:32]
+    if options.tools:
+        digests["tools"] = options.tools_digest
+    if options.result_by:
+        digests["result_by"] = options.result_by
+    return digests
+
+
+async def _keep_bodies(effects: Effects, messages: Sequence[ChatMessage], options: GenerationOptions) -> None:
+    """Store the instructions and tool schemas, which the row names by digest."""
+    bodies: dict[str, Callable[[], Any]] = {}
+    if messages and messages[0].role is Role.SYSTEM:
+        bodies[messages[0].digest.hex()[:32]] = messages[0].to_json
+    if options.tools:
+        bodies[options.tools_digest] = lambda: options.tool_schemas
+    await bodies_.keep(effects.database, bodies)
+
+
+pricing.use_table(lambda: conf.PRICES)
+
+
+def priced(response: ModelResponse, name: str) -> ModelResponse:
+    """The response with its cost. Without one, the cost comes from the table, by the model that answered (a fallback
+    may cost less or more), else by `name`. It stays None if the table has no such model."""
+    if response.cost is not None:
+        return response
+    prices = pricing.site_prices(response.model or name)
+    if prices is None:
+        return response
+    return response.model_copy(update={"cost": pricing.cost_by(prices, response.usage)})
+
+
+def setting_errors(table: Any) -> Iterator[str]:
+    """The errors of a table of prices, each with its place."""
+    if not isinstance(table, Mapping):
+        yield f" is {table!r}, not a dict of model name or pattern to prices"
+        return
+    for model, prices in table.items():
+        if not isinstance(model, str) or not isinstance(prices, Mapping):
+            yield f"[{model!r}] is no dict of prices under a model's name"
+            continue
+        for name in sorted(set(prices) - set(pricing.FIELDS), key=str):
+            near = did_you_mean(name, pricing.FIELDS)
+            yield f"[{model!r}] has an unknown key {name!r}; known: {', '.join(pricing.FIELDS)}{near}"
+        for name in pricing.FIELDS:
+            yield from _faults_of_price(model, name, prices)
+
+
+def _faults_of_price(model: str, name: str, prices: Mapping[str, Any]) -> Iterator[str]:
+    if name not in prices:
+        if name in pricing.NEEDED:
+            yield f"[{model!r}] has no {name!r}: calls would have no cost"
+        return
+    price = prices[name]
+    if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < float("inf"):
+        yield f"[{model!r}][{name!r}] is {price!r}, not dollars a token, 0 or more"

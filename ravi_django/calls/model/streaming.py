@@ -1,0 +1,157 @@
+"""Stream one answer of a model."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from typing import Any, cast
+
+from ravi_django.agents.current import _task_shown
+from ravi_django.bytes_budget import process_bytes
+from ravi_django.calls.llm import fallback
+from ravi_django.calls.llm.loading import aload_litellm
+from ravi_django.conf import conf
+from ravi_django.engine.lease.effects import Effects
+from ravi_django.engine.lease.state import RunState
+from ravi_django.kernel import (
+    AgentStep,
+    ChatMessage,
+    ChatModel,
+    GenerationOptions,
+    ModelError,
+    ModelEvent,
+    ModelResponse,
+    ReasoningDelta,
+    StreamRestart,
+    TextDelta,
+    ToolCallDelta,
+    TransientError,
+)
+from ravi_django.runs.files import media
+
+
+def _limits() -> tuple[float, float]:
+    """Seconds without an event, and for the whole answer."""
+    return conf.MODEL_TIMEOUT_S, conf.MODEL_TOTAL_S
+
+
+fallback.use_limits(_limits)
+
+
+async def stream(
+    ctx: RunState,
+    model: ChatModel,
+    messages: Sequence[ChatMessage],
+    options: GenerationOptions,
+    path: str,
+    *,
+    show: bool = True,
+    moved: list[dict[str, Any]],
+) -> ModelResponse:
+    """Returns the model's response. Adds to `moved` each fallback to another model. Raises the model's errors,
+    TransientError if it is silent or takes too long, ModelError if it gives no response."""
+    if (needs := getattr(model, "needs_library", None)) is not None and needs():
+        about = {"model": model.name, "call": path}
+        ctx.effects.outlet.progress(AgentStep.THINKING, {**about, "imports": True})
+        await aload_litellm()  # outside of the model's time limits
+        ctx.effects.outlet.progress(AgentStep.THINKING, about)
+    has_media = any(message.has_media for message in messages)
+    call = await _with_media(ctx, model, messages) if has_media else media.CallMedia(messages, {})
+    live = _LiveOutput(ctx.effects, path) if show else None
+    refusal, refused_by = cast("ModelError | None", None), model.name
+    fallback.view_for.set(functools.partial(media.view_for, call.files))
+    async with process_bytes.holding(call.held(sum([message.size for message in messages]))):
+        while True:  # without the media that the model refuses: each later message would fail too
+            try:
+                response = await _streamed(ctx, model, call, options, live, moved)
+                break
+            except ModelError as error:
+                refusal, smaller = refusal or error, media.without_refused(call, error)
+                refused_by = moved[-1]["to"] if moved else refused_by
+            if smaller is None:
+                raise refusal
+            call = smaller
+    if call.refused:
+        await ctx.effects.run_sync(media.remember, call, refused_by)
+    return response
+
+
+async def _with_media(ctx: RunState, model: ChatModel, messages: Sequence[ChatMessage]) -> media.CallMedia:
+    fetches = getattr(model, "fetches_addresses", None)
+    address_bytes = media.ADDRESS_BYTES if fetches is not None and await fetches() else 0
+    call: media.CallMedia = await ctx.effects.run_sync(
+        media.choose, messages, ctx.effects.lease.run, model.name, address_bytes
+    )
+    return call
+
+
+async def _streamed(
+    ctx: RunState,
+    model: ChatModel,
+    call: media.CallMedia,
+    options: GenerationOptions,
+    live: _LiveOutput | None,
+    moved: list[dict[str, Any]],
+) -> ModelResponse:
+    response: ModelResponse | None = None
+    silence, total = _limits()
+    now = asyncio.get_running_loop().time
+    ends = now() + total
+    try:
+        async with asyncio.timeout_at(min(now() + silence, ends)) as limit:
+            messages = call.messages
+            if call.files:  # read only here: digests and the journal have the ids
+                messages = await ctx.effects.run_sync(media.load, call, ctx.effects.lease.run)
+            async for event in model.stream(messages, options, ctx.meta):
+                if isinstance(event, ModelResponse):
+                    response = event
+                elif isinstance(event, StreamRestart):
+                    ends = now() + total  # the next model has its own time
+                    moved.append({"to": event.model, "error": event.error_type})
+                limit.reschedule(min(now() + silence, ends))
+                if live is not None and not isinstance(event, ModelResponse):
+                    live.take(event)
+    except TimeoutError:
+        late = f"did not end its answer within {total:g} s" if now() >= ends else None
+        message = f"model {model.name} {late or f'gave no answer within {silence:g} s'}"
+        raise TransientError(message, type="Timeout") from None
+    if response is None:
+        raise ModelError(f"model {model.name} ended its stream without a response", type="EmptyResponse")
+    return response
+
+
+class _LiveOutput:
+    """Shows text, reasoning, and the name of each tool that is about to be called."""
+
+    def __init__(self, effects: Effects, path: str) -> None:
+        self._effects, self._path = effects, path
+        self._restarts = 0
+        self._has_text = False  # in this attempt
+        self._tools: set[int] = set()  # calls of this attempt that were shown
+        texts = _task_shown.get()
+        self._texts: list[str] = [] if texts is None else texts  # of this attempt
+        self._texts.clear()
+
+    def take(self, event: ModelEvent) -> None:
+        match event:
+            case TextDelta() | ReasoningDelta():
+                self._has_text = True
+                if event.type == "text.delta":
+                    self._texts.append(event.text)
+                self._delta(event.type, event.text)
+            case ToolCallDelta() if event.name and event.index not in self._tools:
+                self._tools.add(event.index)
+                self._effects.outlet.progress(AgentStep.THINKING, {"tool": event.name, "call": self._path})
+            case StreamRestart():
+                self._restarts += 1
+                self._tools.clear()
+                self._texts.clear()
+                if self._has_text:  # remove the text of the failed attempt
+                    self._has_text = False
+                    self._delta("text.delta", "")
+
+    def _delta(self, type: str, text: str) -> None:
+        epoch = self._effects.lease.epoch
+        attempt = f"{epoch}.{self._restarts}" if self._restarts else str(epoch)
+        self._effects.outlet.delta(type, text, call=self._path, attempt=attempt)

@@ -1,0 +1,5 @@
+"""What an adapter of a site needs: the item, the result of a poll and its error. Guide: docs/sources.md."""
+
+from ravi_django.wings.feeds.fetching.adapter import Item, Polled, SourceError
+
+__all__ = ["Item", "Polled", "SourceError"]

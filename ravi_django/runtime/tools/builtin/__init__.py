@@ -1,1 +1,0 @@
-"""The built-in tools that read or write the site's database."""

@@ -1,0 +1,1 @@
+"""News: follow, publish, sources, schedules and the agents that read."""

@@ -1,0 +1,1 @@
+"""Fetch and parse feeds, and make items of them."""

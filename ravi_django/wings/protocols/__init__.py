@@ -1,0 +1,1 @@
+"""The endpoints of other protocols: AG-UI, OpenAI Chat Completions and OpenAI Responses."""
