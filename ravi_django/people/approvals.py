@@ -206,6 +206,7 @@ def _logged(ctx: RunState, path: str, asked: Asked) -> HumanInput | None:
     if row is None or (row.kind, row.name) != ("log", "approval"):
         return None
     ctx.effects.journal.take_now(row)
+    ctx.effects.poke()
     denial = row.result if isinstance(row.result, dict) else {}
     fits = denial.get("decision") != "invalid"
     return HumanInput("deny", reason=nobody(asked.tool, asked.risk) if fits else "its arguments did not fit")

@@ -69,7 +69,7 @@ async def _open(effects: Effects, path: str) -> HumanRequest | None:
         return None
     attempt = 1
     while (
-        effects.journal.system(path_of_request := requests.journal_path(path, attempt))
+        effects.journal.find(path_of_request := requests.journal_path(path, attempt))
         or path_of_request in effects.requested
     ):
         attempt += 1

@@ -49,7 +49,7 @@ async def decide(ctx: RunState, entry: Entry, why: str, *, not_before: datetime 
 def asked(effects: Effects, entry: Entry) -> str | None:
     """The id of the request about this attempt, if it is open."""
     request_path = requests.journal_path(entry.path, entry.attempt)
-    opened = effects.journal.system(request_path)
+    opened = effects.journal.find(request_path)
     return effects.requested.get(request_path) or (opened.result["id"] if opened is not None else None)
 
 

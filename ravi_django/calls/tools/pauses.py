@@ -119,7 +119,7 @@ async def outcome(ctx: RunState, entry: Entry, pause: Pause) -> HumanInput | Too
 async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
     effects, attempt = ctx.effects, int(pause["attempt"])
     closed_path = f"@closed{requests.journal_path(entry.path, attempt)}"
-    if (known := effects.journal.system(closed_path)) is not None:
+    if (known := effects.journal.find(closed_path)) is not None:
         return dict(known.result["answer"])
 
     async def record(answer: Any, write: Write | None) -> dict[str, Any]:

@@ -43,7 +43,7 @@ async def checked(ctx: RunState, entry: Entry, not_before: datetime | None) -> d
     the answer.
     """
     effects, path = ctx.effects, uncertain.checked_path(entry)
-    recorded = effects.journal.system(path) or effects.journal.system(uncertain.late_path(entry))
+    recorded = effects.journal.find(path) or effects.journal.find(uncertain.late_path(entry))
     if recorded is not None:
         answer = recorded.result
     else:

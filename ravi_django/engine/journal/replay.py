@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from ravi_django.agents.memory.compaction.summarization import SCOPE
 from ravi_django.conf import conf
 from ravi_django.engine.journal.entries import SCHEMA, Entry, Recorded, dumps, encode
 from ravi_django.kernel import DeterminismError
 from ravi_django.kernel.json_values import digest_of
 
 STALL_S = 30.0  # a recorded result that nobody asks for, while others wait behind it, is a change of the code
-_SUMMARY = re.compile(rf"(?:^|[./])({SCOPE})(?:~\d+)?\.\d+$")  # a strategy's call: it may be another one by now
 ARGUMENTS = "arguments"  # in a row's digests
 
 
@@ -34,11 +31,8 @@ class Journal:
         self._results: dict[str, Recorded] = {}
         self._started: dict[str, Recorded] = {}
         self._paused: dict[str, Recorded] = {}  # the last attempt of a tool call that a pause has closed
-        self._system: dict[str, Recorded] = {}  # rows of the runtime itself, which no code asks for
         self._kinds = {row.kind for row in rows}
-        self.on_advance: Callable[[], None] = lambda: None  # called when recorded results were handed out
         self.stall_s = STALL_S
-        self.alone: Callable[[], bool] = lambda: False  # whether the run has one task, which nothing can race with
         self._set_aside: dict[str, int] = {}  # the last attempt at a path that a retry has superseded
         # What failed the run before a person had it retried: the code is not given it any more.
         retried = [
@@ -55,9 +49,7 @@ class Journal:
                 self._set_aside[row.path] = row.attempt
                 if row.phase == "result":
                     places.setdefault(row.path, row.seq)
-            elif row.path.startswith("@"):
-                self._system[row.path] = row
-            elif row.phase == "result":
+            elif row.phase == "result" or row.path.startswith("@"):
                 self._results[row.path] = row
             elif row.phase == "paused":
                 self._paused[row.path] = row
@@ -70,16 +62,13 @@ class Journal:
         self.open_started = {path: row for path, row in self._started.items() if self._is_open(row)}
         self._scopes = {above for rows in (self._results, self._started) for path in rows for above in _above(path)}
         uncertain = tuple(f"{path}/" for path in self.open_started)
-        asked = [row for row in self._results.values() if not self._inside_recorded(row.path)]
+        asked = [row for path, row in self._results.items() if not is_unordered(path)]
+        asked = [row for row in asked if not self._inside_recorded(row.path)]
         # What a person decides on does not run, or runs again: then it is given what it had recorded.
         asked = [row for row in asked if not row.path.startswith(uncertain)]
         self._order = [row.seq for row in sorted(asked, key=lambda row: row.seq)]
         self._taken: set[int] = set()
         self._next = 0
-        self.waiting: Collection[int] = ()  # seqs of results that wait for their turn
-        made = [] if conf.REPLAY == "strict" else [(row.path, _SUMMARY.search(row.path)) for row in asked]
-        self._summaries = {path: path[: match.start(1)] for path, match in made if match}  # by path: the scope around
-        self.on_passed: Callable[[Recorded], None] = lambda row: None  # called with a summary that nobody asks for
 
     def _inside_recorded(self, path: str) -> bool:
         """Below a tool call whose result is recorded, or by an attempt of it that has paused: that code does not run
@@ -119,13 +108,9 @@ class Journal:
         """All results of a kind, those inside of other calls too."""
         return [row for row in self._results.values() if row.kind == kind]
 
-    def system(self, path: str) -> Recorded | None:
-        """A row of the runtime itself, by its path with the @."""
-        return self._system.get(path)
-
     def lost_leases(self, seq: int) -> list[datetime]:
         """The ends of the leases that were lost behind this row."""
-        rows = [row.result for row in self._system.values() if row.kind == "run.resumed" and row.seq > seq]
+        rows = [row.result for row in self._results.values() if row.kind == "run.resumed" and row.seq > seq]
         return [datetime.fromisoformat(result["after"]) for result in rows if "after" in result]
 
     def has_kind(self, *kinds: str) -> bool:
@@ -186,42 +171,16 @@ class Journal:
         self._taken |= {row.seq for row in rows}
         self._advance()
 
-    def pass_summaries(self, path: str, asked: Collection[str]) -> None:
-        """The code asks for the call at `path`: summaries of before it that it has not asked for are passed over. The
-        strategy that made them is gone, or decides otherwise now."""
-        row, scope = self._results.get(path), path[: max(path.rfind("."), path.rfind("/")) + 1]
-        alone = row is not None and self.alone()  # else another task may be about to ask
-        for summary, where in list(self._summaries.items()):
-            is_before = row is None or self._results[summary].seq < row.seq
-            if is_before and summary not in asked and (alone or where == scope):
-                self._pass(summary)
-
-    def _pass(self, path: str) -> None:
-        del self._summaries[path]
-        row = self._results[path]
-        if row.seq not in self._taken:
-            self.on_passed(row)
-            self.take_now(row)
-
-    def pass_next(self) -> bool:
-        """The run is not continued: its next summary is skipped."""
-        row = self._by_seq(self.next_seq) if self._summaries and self.replaying else None
-        if row is None or row.path not in self._summaries or row.seq in self.waiting:
-            return False
-        self._pass(row.path)
-        return True
-
-    def check_all_asked(self) -> None:
-        """At the end of the agent's code: raise DeterminismError when a recorded result was not asked for."""
-        while self.pass_next():
-            pass
-        left = [seq for seq in self._order[self._next :] if seq not in self._taken and seq not in self.waiting]
+    def check_all_asked(self, waiting: Collection[int]) -> None:
+        """At the end of the agent's code: raise DeterminismError when a recorded result was not asked for. `waiting`:
+        the seqs of results that wait for their turn."""
+        left = [seq for seq in self._order[self._next :] if seq not in self._taken and seq not in waiting]
         if left:
             raise self._missing(left[0], "its end")
 
-    def stalled(self) -> DeterminismError:
+    def stalled(self, waiting: Collection[int]) -> DeterminismError:
         """The run is not continued, so its next result is skipped."""
-        asked = [row for row in self._results.values() if row.seq in self.waiting]
+        asked = [row for row in self._results.values() if row.seq in waiting]
         first = min(asked, key=lambda row: row.seq, default=None)
         return self._missing(self.next_seq, "its end" if first is None else f"{first.path!r} (entry {first.seq})")
 
@@ -234,14 +193,17 @@ class Journal:
         )
 
     def _advance(self) -> None:
-        was = self._next
         while self.replaying and self.next_seq in self._taken:
             self._next += 1
-        if self._next > was:
-            self.on_advance()
 
     def _by_seq(self, seq: int) -> Recorded:
         return next(row for row in self._results.values() if row.seq == seq)
+
+
+def is_unordered(path: str) -> bool:
+    """Whether no code has to ask for the row: it is the runtime's own, or of a call in a scope like `@name`, which may
+    be there in one release of the code and not in the next."""
+    return path.startswith("@") or ".@" in path or "/@" in path
 
 
 def _above(path: str) -> list[str]:

@@ -19,7 +19,7 @@ from ravi_django.conf import conf
 from ravi_django.engine.db.threads import REPEAT_S, CodeThreads, may_pass
 from ravi_django.engine.journal.entries import Entry, NewTurn, Recorded, fits_in_row
 from ravi_django.engine.journal.lease import Lease
-from ravi_django.engine.journal.replay import ARGUMENTS, Journal, arguments_digest, check_identity, drift
+from ravi_django.engine.journal.replay import ARGUMENTS, Journal, arguments_digest, check_identity, drift, is_unordered
 from ravi_django.engine.lease import caps, facts as lease_facts, paths
 from ravi_django.engine.lease.appender import Appender, Write, paused
 from ravi_django.engine.lease.caps import Spent
@@ -59,6 +59,7 @@ class Effects(Gate):
         wake: Callable[[Iterable[UUID]], None],
         facts: Facts,
         noted: set[str],
+        summaries: frozenset[int] = frozenset(),
         in_test: bool = False,
     ) -> None:
         super().__init__(lease, journal, facts, in_test=in_test)
@@ -80,6 +81,7 @@ class Effects(Gate):
         self.attempts = lease.run.attempts  # transient failures in a row
         self.on_progress: Callable[[], None] = lambda: None  # called when a crashed run has recorded a new effect
         self.entangled = lease.run.generation > 0 or journal.has_kind("child.spawned", "request.opened")
+        self.summaries = summaries  # see `Loaded`
         self._noted = noted  # paths of system rows that are written
         self.deadline: datetime | None = None  # the run's own
         self.asked: dict[str, str | None] = {}  # by path of each call made in this lease: the digest of its arguments
@@ -87,9 +89,6 @@ class Effects(Gate):
         self.uncertain: dict[str, Entry] = {}  # those of them that a person decides on
         self.requested: dict[str, str] = {}  # requests that this lease has opened
         self.paused: dict[str, dict[str, Any]] = {}  # the last pause of each tool call that continues after one
-        self.summaries: set[int] = set()  # turns of this run that a removed compaction strategy has stored
-        self._has_passed = False
-        self.journal.on_passed = self._passed_over
         self._late: asyncio.TimerHandle | None = None  # begins to commit results that wait for the next commit
         self._flushing: asyncio.Task[None] | None = None
         self.taken_signals: set[int] = set()  # signals that a wait has taken
@@ -107,9 +106,6 @@ class Effects(Gate):
         """The recorded result of the call at `path`, when it is its turn; None if the call has to be made. The call is
         recorded with the digest of its `arguments`, which a replay compares; `digests` may differ, see `drift`."""
         digest = self.asked[path] = arguments_digest(arguments)
-        self.journal.pass_summaries(path, self.asked)
-        if self._has_passed and not self.summaries:
-            self.summaries = await self.database.call(lease_facts.summaries, self.lease)
         row = self.journal.find(path)
         if row is None:
             if (begun := self.journal.started(path) or self.journal.paused(path)) is not None:
@@ -118,10 +114,12 @@ class Effects(Gate):
         try:
             check_identity(row, kind, name, digest, arguments)
             changed = drift(row, name, digests) if digests is not None else []
-            await self.turnstile.take(row)
+            if not is_unordered(path):
+                await self.turnstile.take(row)
         except DeterminismError as error:
             await self.end(Stop(Stop.Kind.BLOCK, error))
-        self._moved()
+        finally:
+            self.poke()
         if changed:
             self.note_drift(path, changed)
         return row
@@ -132,6 +130,7 @@ class Effects(Gate):
         if row is not None:
             self.identity(row, kind, name, None)
             self.journal.take_now(row)
+            self.poke()
         return row
 
     def identity(self, row: Recorded, kind: str, name: str, digest: str | None, arguments: Any = None) -> None:
@@ -317,11 +316,6 @@ class Effects(Gate):
         if entry.path not in self._noted:
             self._noted.add(entry.path)
             self.notes.append(entry)
-
-    def _passed_over(self, row: Recorded) -> None:
-        """Note a recorded summary that the code no longer asks for."""
-        self._has_passed = True
-        self.note_drift(row.path, ["strategy"])
 
     def note_drift(self, path: str, changed: list[str]) -> None:
         self.note_once(Entry(kind="replay.drift", path=f"@drift.{path}", result={"changed": changed}))

@@ -20,6 +20,7 @@ from ravi_django.db import transaction
 from ravi_django.engine.db import postgres
 from ravi_django.engine.journal.entries import COLUMNS, Recorded, internalize
 from ravi_django.engine.journal.lease import Lease
+from ravi_django.engine.journal.replay import is_unordered
 from ravi_django.models import Ask, HumanRequest, InboxMessage, JournalEntry, Run, Signal, Turn
 from ravi_django.runs.budgets import accounts
 
@@ -103,6 +104,7 @@ def _unread_signals(run_id: UUID) -> list[tuple[int, str, Any]]:
 class Loaded:
     journal: list[Recorded]  # this generation, in seq order
     unread: Inbox
+    summaries: frozenset[int] = frozenset()  # the indexes of the run's stored summaries among its turns
 
 
 def load(lease: Lease, limit: int | None = None) -> Loaded:
@@ -112,9 +114,12 @@ def load(lease: Lease, limit: int | None = None) -> Loaded:
     if lease.epoch > 1:
         journal = [Recorded(*row) for row in _rows(lease.run)]
         internalize(journal)
-    if lease.sole is not None:
-        return Loaded(journal, Inbox([lease.sole]))
-    return Loaded(journal, of_generation(lease.run, limit))
+    summaries: frozenset[int] = frozenset()
+    if any(row.kind == "llm.call" and is_unordered(row.path) for row in journal):
+        turns = Turn.objects.filter(run_id=lease.run_id, index__gte=lease.run.turn_from, keeps__isnull=False)
+        summaries = frozenset(index for index in turns.values_list("index", flat=True) if index is not None)
+    unread = of_generation(lease.run, limit) if lease.sole is None else Inbox([lease.sole])
+    return Loaded(journal, unread, summaries)
 
 
 def _rows(run: Run) -> Iterable[Sequence[Any]]:
@@ -187,9 +192,3 @@ def some_after(run_id: UUID, after: int, limit: int) -> tuple[list[Numbered], bo
 
 def _unread(run_id: UUID, after: int) -> QuerySet[InboxMessage]:
     return InboxMessage.objects.filter(run_id=run_id, id__gt=after).order_by("id")
-
-
-def summaries(lease: Lease) -> set[int]:
-    """The indexes of the run's summaries among its turns."""
-    turns = Turn.objects.filter(run_id=lease.run_id, index__gte=lease.run.turn_from, keeps__isnull=False)
-    return {index for index in turns.values_list("index", flat=True) if index is not None}

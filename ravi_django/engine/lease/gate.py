@@ -114,7 +114,6 @@ class Gate:
         self.repeats = 0  # failed appends that are being repeated
         self.stop: Stop | None = None
         self.unwinding = False  # SuspendInterrupt unwinds the agent's code
-        self.on_stuck: Callable[[], None] = lambda: None  # cancels a main task that waits for unwound tasks
         self._open: set[object] = set()  # effects that have started and not ended
         self._parked: list[Parked] = []  # in the order of parking
         self._cut: list[Parked] = []  # waits of tool calls that timed out: the tool waits again in the next lease
@@ -126,8 +125,6 @@ class Gate:
         self._moves = 0  # of the code, as far as it calls ctx
         self.branches = Branches(self._at_rest)
         self.turnstile = Turnstile(lease.run.next_seq, journal, self.branches)
-        journal.alone = lambda: self.branches.alone
-        journal.on_advance = self.poke
         expires = lease.run.lease_expires_at
         self.claimed_at = expires - timedelta(seconds=conf.LEASE_S) if expires else datetime.now(UTC)
 
@@ -262,10 +259,15 @@ class Gate:
 
     def _begin_unwinding(self) -> None:
         if not self.unwinding:
-            asyncio.get_running_loop().call_later(UNWIND_S, self.on_stuck)
+            asyncio.get_running_loop().call_later(UNWIND_S, self._cancel_main)
             cut = [parked.wait for parked in self._cut if parked.wait is not None and self._open & {*parked.inside}]
             self.suspended_on = [*self.waits_for, *cut]
             self.unwinding = True
+
+    def _cancel_main(self) -> None:
+        """The main task may wait for unwound tasks."""
+        if self.branches.main is not None:
+            self.branches.main.cancel()
 
     def drain(self) -> None:
         """Start no new effect; open ones may finish and be recorded."""
@@ -324,8 +326,8 @@ class Gate:
         elif self.stop is not None:
             self._give_up_turns()
         elif self.journal.replaying:  # no call asks for the next result
-            if self._lasts(self.journal.next_seq, self.journal.patience_s) and not self.journal.pass_next():
-                self._stop_with(Stop(Stop.Kind.BLOCK, self.journal.stalled()))
+            if self._lasts(self.journal.next_seq, self.journal.patience_s):
+                self._stop_with(Stop(Stop.Kind.BLOCK, self.journal.stalled(self.turnstile.seqs)))
                 self._give_up_turns()
         elif not self.turnstile.waiting and (self.branches.alone or self._lasts(self._moves, self._grace_s)):
             self._stop_with(Stop(Stop.Kind.SUSPEND))

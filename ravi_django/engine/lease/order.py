@@ -7,7 +7,7 @@ replay sees the same order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -36,7 +36,6 @@ class Turnstile:
         self._branches = branches
         self._under_way: set[Commit] = set()
         self._turns: dict[int, tuple[set[Commit], Parked]] = {}  # results that wait for their turn, by seq
-        journal.waiting = self._turns.keys()
 
     @contextmanager
     def committing(self, commit: Commit | None = None) -> Iterator[None]:
@@ -93,6 +92,11 @@ class Turnstile:
     @property
     def waiting(self) -> list[Parked]:
         return [parked for _, parked in self._turns.values()]
+
+    @property
+    def seqs(self) -> Collection[int]:
+        """The seqs of the results that wait for their turn."""
+        return self._turns.keys()
 
     def hand_out(self) -> bool:
         """Hand out the first waiting result if it is its turn. The code is at rest."""

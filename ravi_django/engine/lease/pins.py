@@ -59,10 +59,11 @@ async def _first(ctx: RunState, name: str, compute: Callable[[], Any]) -> None:
 async def _compute(ctx: RunState, name: str, compute: Callable[[], Any]) -> None:
     path = f"@pinned.{name}"
     scope = ctx.here().for_name(f"pinned.{name}", "")
-    row = ctx.effects.journal.system(path)
+    row = ctx.effects.journal.find(path)
     if row is not None and not _raised_here(ctx, row, scope.prefix):
         ctx.pinned[name] = row.result
         ctx.effects.journal.pass_over(_place_of(row) or scope.prefix)
+        ctx.effects.poke()
         return
     with paths.entered(scope):
         value = compute()

@@ -254,7 +254,7 @@ class DurableContext(RunState):
         if name not in self._patches:
             marker, journal = Entry(kind="patched", path=f"@patched.{name}", name=name), self.effects.journal
             passed = journal.replaying or journal.begun_and_not_in(self.effects.asked)
-            self._patches[name] = journal.system(marker.path) is not None or not passed
+            self._patches[name] = journal.find(marker.path) is not None or not passed
             if self._patches[name]:
                 self.effects.note_once(marker)
         return self._patches[name]

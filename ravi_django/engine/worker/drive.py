@@ -189,6 +189,7 @@ class Driver:
             wake=self.wake,
             facts=facts,
             noted={row.path for row in loaded.journal if row.path.startswith("@")},
+            summaries=loaded.summaries,
             in_test=self.in_test,
         )
         active = self.active[lease.run_id] = Active(lease, effects)
@@ -200,7 +201,7 @@ class Driver:
                     self.publisher.emit(*frames.durable(effects.outlet.source, row, row.seq))
         effects.begin_with(loaded.unread, limit)
         rounds = Rounds(effects, inbox)
-        if lease.run.generation and effects.journal.system("@started") is None:
+        if lease.run.generation and effects.journal.find("@started") is None:
             await self._begin_behind(effects, rounds)
         await self._note_beginning(agent, effects, rounds)
         return agent, active, rounds

@@ -51,13 +51,12 @@ class Story:
         self.lost = False  # another worker has the lease
         self._agent, self._rounds = agent, rounds
         self._ctx = DurableContext(agent, effects, self.meta)
-        self._first = effects.lease.run.generation == 0 and effects.journal.system("@started") is None
+        self._first = effects.lease.run.generation == 0 and effects.journal.find("@started") is None
         self.task: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
         effects = self.effects
         self.task = effects.branches.main = asyncio.create_task(self._main(), name=f"ravi-run-{effects.lease.run_id}")
-        effects.on_stuck = self.cancel
         effects.deadline = self.meta.deadline
 
     async def _main(self) -> Any:
@@ -86,7 +85,7 @@ class Story:
                 return Outcome.of_stop(effects.stop, effects)  # the code has swallowed the stop, or has unread messages
             effects.close()
             await self._end_children()
-            effects.journal.check_all_asked()
+            effects.journal.check_all_asked(effects.turnstile.seqs)
             await uncertain.decide_left(self._ctx)
             return await effects.database.call(Outcome.of_return, self._ctx, returned)  # it may be a queryset's values
         except (Exception, BaseExceptionGroup, SuspendInterrupt, asyncio.CancelledError) as error:
@@ -181,7 +180,7 @@ class Rounds:
             ctx.messages_given += batch
             ctx.publication_depth, ctx.caused = publication_depth(batch), ""
             if self._number == 1:
-                row = self._effects.journal.system("@started")
+                row = self._effects.journal.find("@started")
                 started = self.depth if row is None else depth_in(row.result)
                 ctx.publication_depth = max(ctx.publication_depth, started)
             prefix = "" if self._number == 1 else f"r{self._number}."
@@ -207,7 +206,7 @@ class Rounds:
         upto = self._recorded_upto(self._number)
         if upto is None:
             if self._number > 1:
-                effects.journal.check_all_asked()
+                effects.journal.check_all_asked(effects.turnstile.seqs)
                 if effects.inbox_more and (self.first_upto or 0) <= after:
                     with effects.busy():
                         await lease_inbox.read_on(effects, after)
@@ -218,5 +217,5 @@ class Rounds:
         return [message for position, message in self._inbox if after < position <= upto]
 
     def _recorded_upto(self, number: int) -> int | None:
-        row = self._effects.journal.system("@started" if number == 1 else f"@round.{number}")
+        row = self._effects.journal.find("@started" if number == 1 else f"@round.{number}")
         return None if row is None else row.read_upto or 0

@@ -214,7 +214,7 @@ def _superseded(run: Run) -> list[int]:
     failed: list[tuple[int, str]] = []
     later: list[tuple[int, str, str]] = []
     rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, phase=Phase.RESULT)
-    rows = rows.exclude(path__startswith="@").order_by("-seq")
+    rows = rows.exclude(~Q(kind__in=EFFECTS), path__startswith="@").order_by("-seq")
     for seq, path, kind, error in rows.values_list("seq", "path", "kind", "error").iterator(chunk_size=200):
         if kind in EFFECTS and _same(error, run.error):
             if any(kind not in NOTES and _goes_on(at, path) for _, at, kind in later):

@@ -277,7 +277,6 @@ def test_a_run_goes_on_without_the_strategy_that_made_its_summaries(clock, dies,
     assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)
     assert len(model.summaries) == paid
     assert said(run) == ["user", *["assistant", "tool"] * STEPS, "assistant"]
-    assert ["strategy"] in [entry.result["changed"] for entry in journal_of(run) if entry.kind == "replay.drift"]
 
 
 def test_a_summary_that_was_passed_over_counts_against_the_budget(clock):

@@ -19,7 +19,7 @@ from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelEvent, Mod
 
 FAILED = "no summary"  # marks the newest message of a failed call
 LEAST_BYTES = 400  # of a request; a shorter one is of no use
-SCOPE = "context-compact"  # of the model call, in the journal
+SCOPE = "@context-compact"  # of the model call, in the journal: a replay without the strategy does not ask for it
 INSTRUCTIONS = (
     "You keep the memory of an assistant. Write one summary of the conversation below that replaces it: the user's "
     "goals and wishes, decisions, facts, names, numbers and results of tools that still matter, and what is open. "
@@ -34,7 +34,7 @@ class SummarizationCompaction:
     """Above `max_messages` messages or `max_tokens` tokens, a summary replaces all but the newest `keep_last`. It is a
     system message after the others. The next time it is updated, so there is never a second one.
 
-    The model call is journaled (scope `context-compact`), and the summary is stored with the conversation, so neither
+    The model call is journaled (scope `@context-compact`), and the summary is stored with the conversation, so neither
     a replay nor the next run pays for it again. A call keeps its results, and the user's last message stays. If the
     call fails finally, the view has the newest messages within the limits, and the next attempt waits for `keep_last`
     more messages. Outside of runs no model is called, and the view is the same.

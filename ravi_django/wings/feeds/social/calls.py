@@ -66,7 +66,7 @@ async def follow(ctx: RunState, topic: TopicId | str, session: bool, every_s: in
         if known is not None and known != every_s:
             changes += 1
         path = f"@follow.{changes}.{every_s}.{key}"
-        if known != every_s and ctx.effects.journal.system(path) is None:
+        if known != every_s and ctx.effects.journal.find(path) is None:
             await _follow(ctx, wanted, path)
         ctx.followed[key] = changes, every_s
 
