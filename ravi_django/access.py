@@ -21,7 +21,7 @@ from django.utils.module_loading import import_string
 from ravi_django.agents.messages import RESERVED
 from ravi_django.conf import conf
 from ravi_django.db import transaction
-from ravi_django.engine.lease.gate import HANDOFF
+from ravi_django.engine.lease.lease_state import HANDOFF
 from ravi_django.kernel import AgentId, AgentNotFoundError, ForbiddenError, Priority, TopicId
 from ravi_django.models import Agent, JournalEntry, Run
 from ravi_django.people import site_rules

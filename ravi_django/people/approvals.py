@@ -22,7 +22,7 @@ from ravi_django.agents.tools.schemas import check_schema
 from ravi_django.engine.journal.entries import Entry, Recorded, as_recorded
 from ravi_django.engine.lease import paths
 from ravi_django.engine.lease.appender import Write
-from ravi_django.engine.lease.gate import NotStanding, Stop
+from ravi_django.engine.lease.lease_state import StickyRevoked, Stop
 from ravi_django.engine.lease.state import RunState
 from ravi_django.kernel import Addressees, DeterminismError, HumanInput, InvalidInputError, Risk, Tool
 from ravi_django.kernel.json_values import check_json, storable
@@ -116,10 +116,10 @@ def request_for(ctx: RunState, path: str, asked: Asked, to: Addressees) -> Human
     if asked.schema is not None and _may_be_shown(asked):
         details["schema"] = asked.schema
     return requests.new(
-        ctx.effects.lease.run,
+        ctx.recorder.lease.run,
         path,
         HumanRequest.Kind.APPROVAL,
-        present=ctx.effects.present(),
+        present=ctx.recorder.state.present(),
         to=to,
         text=_sentence(str(ctx.agent_id), asked),
         tool=asked.tool,
@@ -159,21 +159,21 @@ def _short(value: Any) -> str:
 
 async def ask(ctx: RunState, asked: Asked) -> HumanInput:
     """See `RunContext.approve`."""
-    effects, path = ctx.effects, ctx.path()
+    recorder, path = ctx.recorder, ctx.path()
     if (logged := _logged(ctx, path, asked)) is not None:
         return logged
-    row = await effects.recall(path, KIND, asked.tool, asked.arguments)
+    row = await recorder.recall(path, KIND, asked.tool, asked.arguments)
     if row is not None:
         decision = as_decision(recalled(ctx, row))
         if decision.allows:
             await _check_risk(ctx, row, asked)
         return decision
-    begun = effects.journal.started(path)
+    begun = recorder.journal.started(path)
     if begun is not None:
-        answer = requests.answered(effects, (path, 1), begun.request["id"])
+        answer = requests.answered(recorder, (path, 1), begun.request["id"])
         if answer is None or as_decision(decided(answer)).allows:
             await _check_risk(ctx, begun, asked)
-        with effects.spent.asking(asked.tool):
+        with recorder.state.tool_usage.asking(asked.tool):
             return as_decision(await _outcome(ctx, path, asked, begun.request))
     try:
         to = asked.to or site_rules.addressees("approval", asked.tool, asked.risk.value)
@@ -182,31 +182,32 @@ async def ask(ctx: RunState, asked: Asked) -> HumanInput:
         to = None
     if to is None:
         denial = {"tool": asked.tool, "call_id": asked.call_id, "risk": asked.risk.value, "decision": "denied"}
-        effects.note(Entry("log", path, "approval", result=denial))
+        recorder.record_with_next(Entry("log", path, "approval", result=denial))
         return HumanInput("deny", reason=nobody(asked.tool, asked.risk))
-    effects.check_may_wait(path)
+    recorder.state.check_may_wait(path)
     return as_decision(await _first(ctx, path, asked, to))
 
 
 async def withdraw(ctx: RunState, begun: Recorded, entry: Entry) -> None:
     """Record `entry` in the place of a call that waits for a decision, close its request: the code continues without
     the decision."""
-    effects = ctx.effects
-    request = effects.facts.requests.get((begun.path, 1))
+    recorder = ctx.recorder
+    request = recorder.state.wake_state.requests.get((begun.path, 1))
     request_id = UUID(begun.request["id"]) if request is None else request.id
     result = {"id": str(request_id), "answer": {"action": "cancel"}}
-    async with effects.performing():
-        effects.note_once(Entry("request.closed", f"@closed{requests.journal_path(begun.path)}", KIND, result=result))
-        await effects.record(entry, partial(people_rows.withdraw_request, request_id=request_id))
+    async with recorder.effect():
+        recorder.record_with_next_once(
+            Entry("request.closed", f"@closed{requests.journal_path(begun.path)}", KIND, result=result)
+        )
+        await recorder.record(entry, partial(people_rows.withdraw_request, request_id=request_id))
 
 
 def _logged(ctx: RunState, path: str, asked: Asked) -> HumanInput | None:
     """The denial of a call that has a log entry in place of a decision, because nobody could be asked."""
-    row = ctx.effects.journal.find(path)
+    row = ctx.recorder.journal.find(path)
     if row is None or (row.kind, row.name) != ("log", "approval"):
         return None
-    ctx.effects.journal.take_now(row)
-    ctx.effects.poke()
+    ctx.recorder.take_now(row)
     denial = row.result if isinstance(row.result, dict) else {}
     fits = denial.get("decision") != "invalid"
     return HumanInput("deny", reason=nobody(asked.tool, asked.risk) if fits else "its arguments did not fit")
@@ -222,33 +223,37 @@ async def _check_risk(ctx: RunState, row: Recorded, asked: Asked) -> None:
             f"and is of {asked.risk.value} risk now"
         )
         diff = {"path": row.path, "seq": row.seq, "recorded": {"risk": known}, "asked": {"risk": asked.risk.value}}
-        await ctx.effects.end(Stop(Stop.Kind.BLOCK, DeterminismError(message, diff=diff)))
+        await ctx.waits.end(Stop(Stop.Kind.BLOCK, DeterminismError(message, diff=diff)))
 
 
 async def _first(ctx: RunState, path: str, asked: Asked, to: Addressees) -> RecordedDecision:
     """The decision of a call that has no row yet."""
     tool = ctx.toolbox.get(asked.tool)
     is_counted = paths.in_middleware()  # the call has begun
-    if tool is not None and not is_counted and (refusal := ctx.effects.spent.refusal_to_ask(tool)) is not None:
+    if (
+        tool is not None
+        and not is_counted
+        and (refusal := ctx.recorder.state.tool_usage.refusal_to_ask(tool)) is not None
+    ):
         return _unasked(ctx, path, asked, refusal)
-    with ctx.effects.spent.asking(asked.tool):
+    with ctx.recorder.state.tool_usage.asking(asked.tool):
         return await _by_sticky_decision(ctx, path, asked, tool, request_for(ctx, path, asked, to))
 
 
 def _unasked(ctx: RunState, path: str, asked: Asked, reason: str) -> RecordedDecision:
     decision = denied(reason)
-    ctx.effects.note(Entry(KIND, path, asked.tool, request=asked.request, result=decision))
+    ctx.recorder.record_with_next(Entry(KIND, path, asked.tool, request=asked.request, result=decision))
     return decision
 
 
 async def _by_sticky_decision(
     ctx: RunState, path: str, asked: Asked, tool: Tool | None, request: HumanRequest
 ) -> RecordedDecision:
-    effects = ctx.effects
+    recorder = ctx.recorder
     while True:
         try:
-            with effects.busy():
-                prior = await effects.database.call(_look, ctx, tool, request)
+            with recorder.waits.busy():
+                prior = await recorder.database.call(_look, ctx, tool, request)
         except DatabaseError:
             raise
         except Exception:  # raised by the site's MAY_ANSWER
@@ -261,11 +266,11 @@ async def _by_sticky_decision(
         answer = {"action": prior.action, "reason": prior.reason, "by": prior.decided_by_name}
         decision = {**decided(answer), "sticky": str(prior.id)}
         entry = Entry(KIND, path, asked.tool, request=asked.request, result=decision)
-        async with effects.performing(), ctx.deciding:
+        async with recorder.effect(), ctx.deciding:
             try:
-                await effects.record(entry, partial(sticky.use_sticky, decision=prior, request=request))
+                await recorder.record(entry, partial(sticky.use_sticky, decision=prior, request=request))
                 return decision
-            except NotStanding:
+            except StickyRevoked:
                 pass  # revoked meanwhile: look again
 
 
@@ -274,19 +279,21 @@ def _look(ctx: RunState, tool: Tool | None, request: HumanRequest) -> str | Stic
     is addressed to the first step that has a recipient."""
     if tool is not None and tool.permission and not rights.permitted(ctx.user_id, tool.permission):
         return f"not permitted: {tool.name} needs the permission {tool.permission}, which the run's owner does not have"
-    if (stands := sticky.decision_for(ctx.effects.lease.run, request)) is not None:
+    if (stands := sticky.decision_for(ctx.recorder.lease.run, request)) is not None:
         return stands
-    if not requests.place_first(request, ctx.effects.present()):
+    if not requests.place_first(request, ctx.recorder.state.present()):
         return f"it needs a person's approval, and {requests.nobody_at(request)}"
     return None
 
 
 async def _open(ctx: RunState, path: str, asked: Asked, request: HumanRequest) -> dict[str, Any]:
-    effects = ctx.effects
+    recorder = ctx.recorder
     opened = {**requests.opened(request), **asked.request}
-    async with effects.performing():
-        effects.note(Entry(KIND, path, asked.tool, phase="started", request=opened))  # in one commit with the next row
-        await requests.announce(effects, request, KIND)
+    async with recorder.effect():
+        recorder.record_with_next(
+            Entry(KIND, path, asked.tool, phase="started", request=opened)
+        )  # in one commit with the next row
+        await requests.announce(recorder, request, KIND)
     return opened
 
 
@@ -297,8 +304,8 @@ async def _outcome(ctx: RunState, path: str, asked: Asked, opened: dict[str, Any
         decision = decided(answer)
         closed = {"status": answer["status"]} if "status" in answer else {}
         result = {"id": opened["id"], **decision, **closed}
-        async with ctx.effects.performing(), ctx.deciding:
-            await ctx.effects.record(Entry(KIND, path, asked.tool, request=asked.request, result=result), write)
+        async with ctx.recorder.effect(), ctx.deciding:
+            await ctx.recorder.record(Entry(KIND, path, asked.tool, request=asked.request, result=result), write)
         return decision
 
-    return await requests.outcome(ctx.effects, (path, 1), opened, record)
+    return await requests.outcome(ctx.recorder, (path, 1), opened, record)

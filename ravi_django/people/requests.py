@@ -21,10 +21,10 @@ from pydantic_core import to_json
 from ravi_django.conf import conf
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.lease.appender import Write
-from ravi_django.engine.lease.facts import REPLY, of_person
-from ravi_django.engine.lease.gate import NotDue, TooManyRequests, Wait
+from ravi_django.engine.lease.lease_state import NotExpired, TooManyRequests, Wait
+from ravi_django.engine.lease.sleeps import check_name, moment, payload_of
 from ravi_django.engine.lease.state import RunState
-from ravi_django.engine.lease.waits import check_name, moment, payload_of
+from ravi_django.engine.lease.wake_state import REPLY, of_person
 from ravi_django.kernel import Addressees, HumanInput, InvalidInputError
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.json_values import storable
@@ -34,7 +34,7 @@ from ravi_django.models import HumanRequest, Run, uuid7
 from ravi_django.people import rights, rows as people_rows, site_rules
 
 if TYPE_CHECKING:
-    from ravi_django.engine.lease.effects import Effects
+    from ravi_django.engine.lease.recorder import Recorder
 
 log = logging.getLogger("ravi.requests")
 
@@ -95,13 +95,13 @@ def new(
     return request
 
 
-async def address(effects: Effects, request: HumanRequest) -> None:
+async def address(recorder: Recorder, request: HumanRequest) -> None:
     """Address a request of several steps to the first that has a recipient. Before the row that opens it names one."""
     if not _has_several(request):
         return
     try:
-        with effects.busy():
-            await effects.database.call(_address, request, effects.present())
+        with recorder.waits.busy():
+            await recorder.database.call(_address, request, recorder.state.present())
     except DatabaseError:
         raise
     except Exception:  # raised by the site's MAY_ANSWER
@@ -202,19 +202,19 @@ def opened(request: HumanRequest) -> dict[str, Any]:
 
 
 async def announce(
-    effects: Effects, request: HumanRequest, name: str, write: Write | None = None, trace: Any = None
+    recorder: Recorder, request: HumanRequest, name: str, write: Write | None = None, trace: Any = None
 ) -> None:
     """Inside of `performing`: write the request, by `write`, in one commit with the notes and the row that opens it."""
     entry = Entry(
         "request.opened", journal_path(request.path, request.attempt), name, result=request_shown(request), trace=trace
     )
-    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
-    await effects.record(entry, write or partial(people_rows.open_request, request=request))
+    recorder.state.has_dependents()
+    await recorder.record(entry, write or partial(people_rows.open_request, request=request))
 
 
-def answered(effects: Effects, call: tuple[str, int], request_id: str) -> dict[str, Any] | None:
+def answered(recorder: Recorder, call: tuple[str, int], request_id: str) -> dict[str, Any] | None:
     """The answer to a request as this lease has read it, EXPIRED or CLOSED. None: it is pending."""
-    request = effects.facts.requests.get(call)
+    request = recorder.state.wake_state.requests.get(call)
     if request is None or str(request.id) != request_id or request.status == Status.PENDING:
         return None
     if request.status == Status.ANSWERED:
@@ -223,7 +223,7 @@ def answered(effects: Effects, call: tuple[str, int], request_id: str) -> dict[s
 
 
 async def outcome(
-    effects: Effects,
+    recorder: Recorder,
     call: tuple[str, int],
     opened: dict[str, Any],
     record: Callable[[Any, Write | None], Awaitable[T]],
@@ -233,9 +233,9 @@ async def outcome(
 
     `call` is the path and attempt of the call, `opened` as `opened` makes it. `record` gets the answer (EXPIRED after
     the timeout, CLOSED when the request was closed without one) and commits it, by `write` where that is given. When
-    that raises NotDue, an answer was first or there is more time, and the wait continues.
+    that raises NotExpired, an answer was first or there is more time, and the wait continues.
     """
-    row = effects.facts.requests.get(call)
+    row = recorder.state.wake_state.requests.get(call)
     if row is not None and str(row.id) == opened["id"]:
         until = row.expires_at  # a retry of the run may have given it more time
     else:
@@ -244,18 +244,18 @@ async def outcome(
     while True:
 
         def met(until: datetime | None = until) -> tuple[Any, Write | None] | None:
-            answer = answered(effects, call, opened["id"])
+            answer = answered(recorder, call, opened["id"])
             answer = instead() if answer is None else answer
             if answer is not None:
                 return answer, None
-            return (dict(EXPIRED), expire) if until is not None and effects.present() >= until else None
+            return (dict(EXPIRED), expire) if until is not None and recorder.state.present() >= until else None
 
-        answer, write = await effects.wait(Wait("request", opened["id"], met, until), call[0])
+        answer, write = await recorder.waits.wait(Wait("request", opened["id"], met, until), call[0])
         try:
             return await record(answer, write)
-        except NotDue as error:
+        except NotExpired as error:
             until = error.until or until
-        await effects.refresh()
+        await recorder.refresh()
 
 
 KIND = "ask_human"
@@ -284,22 +284,22 @@ async def ask(
 
     Raises InvalidInputError and TooManyRequests.
     """
-    effects, path = ctx.effects, ctx.path()
-    row = await effects.recall(path, KIND, NAME, {"question": question, "choices": choices})
+    recorder, path = ctx.recorder, ctx.path()
+    row = await recorder.recall(path, KIND, NAME, {"question": question, "choices": choices})
     if row is not None:
         return _answer(row.result)
-    begun = effects.journal.started(path)
+    begun = recorder.journal.started(path)
     if begun is None:
-        effects.check_may_wait(path)
+        recorder.state.check_may_wait(path)
         if signal:
             check_name(signal)
             if not signal.startswith(REPLY):  # other names are the site's: any user who sees the run may send them
                 raise InvalidInputError(f"signal of a question begins with {REPLY}, unlike {signal!r}", field="signal")
         request = new(
-            effects.lease.run,
+            recorder.lease.run,
             path,
             HumanRequest.Kind.QUESTION,
-            present=effects.present(),
+            present=recorder.state.present(),
             to=None if to is None else Addressees.of(to),
             tool=tool,
             text=text_of("question", question, 1, MAX_QUESTION),
@@ -308,7 +308,7 @@ async def ask(
             expires_at=expiry(ctx, timeout),
             signal=signal,
         )
-        await address(effects, request)
+        await address(recorder, request)
         opened = await _open(ctx, path, request, most)
     else:
         opened = begun.request
@@ -316,42 +316,44 @@ async def ask(
 
 
 async def _open(ctx: RunState, path: str, request: HumanRequest, most: int | None) -> dict[str, Any]:
-    effects = ctx.effects
+    recorder = ctx.recorder
     reference = opened(request)
     begun = Entry(KIND, path, NAME, phase="started", request=reference)
-    async with effects.performing():
-        effects.note(begun)  # in one commit with the next row
+    async with recorder.effect():
+        recorder.record_with_next(begun)  # in one commit with the next row
         try:
             write = partial(people_rows.open_request, request=request, most=most)
-            await announce(effects, request, NAME, write)
+            await announce(recorder, request, NAME, write)
         except TooManyRequests:
-            effects.notes[:] = [note for note in effects.notes if note is not begun]
+            recorder.pending[:] = [note for note in recorder.pending if note is not begun]
             raise
     return reference
 
 
 async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str) -> HumanInput:
     """Wait for the answer, a signal in its place, or the timeout."""
-    effects = ctx.effects
+    recorder = ctx.recorder
 
     async def record(answer_or_signal: Any, write: Write | None) -> HumanInput:
-        async with effects.performing():
+        async with recorder.effect():
             if not isinstance(answer_or_signal, tuple):
                 closed = {"status": answer_or_signal["status"]} if "status" in answer_or_signal else {}
                 entry = Entry(KIND, path, NAME, result={"id": opened["id"], **_answer(answer_or_signal), **closed})
-                await effects.record(entry, write)
+                await recorder.record(entry, write)
                 return _answer(answer_or_signal)
-            answer = _answer({"action": SIGNAL, "payload": await payload_of(effects, answer_or_signal)})
+            answer = _answer({"action": SIGNAL, "payload": await payload_of(recorder, answer_or_signal)})
             write = partial(people_rows.relay_signal, request_id=UUID(opened["id"]), signal_id=answer_or_signal[0])
             try:
-                await effects.record(Entry(KIND, path, NAME, result={"id": opened["id"], **answer}), write)
-            except NotDue:  # an answer was accepted first
-                effects.taken_signals.discard(answer_or_signal[0])  # another question of this name may take the signal
+                await recorder.record(Entry(KIND, path, NAME, result={"id": opened["id"], **answer}), write)
+            except NotExpired:  # an answer was accepted first
+                recorder.state.wake_state.taken_signals.discard(
+                    answer_or_signal[0]
+                )  # another question of this name may take the signal
                 raise
         return answer
 
-    take = partial(effects.take_signal, signal, of_person(signal)) if signal else lambda: None
-    return await outcome(effects, (path, 1), opened, record, take)
+    take = partial(recorder.state.wake_state.take_signal, signal, of_person(signal)) if signal else lambda: None
+    return await outcome(recorder, (path, 1), opened, record, take)
 
 
 def _answer(answer: dict[str, Any]) -> HumanInput:

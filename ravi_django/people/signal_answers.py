@@ -14,8 +14,8 @@ from ravi_django import access
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.engine.db import clock
-from ravi_django.engine.lease.facts import PEOPLES, PERSONS
-from ravi_django.engine.lease.waits import check_name
+from ravi_django.engine.lease.sleeps import check_name
+from ravi_django.engine.lease.wake_state import PEOPLES, PERSONS
 from ravi_django.kernel import IdempotencyMismatchError, InvalidInputError
 from ravi_django.kernel.json_values import check_json
 from ravi_django.models import HumanRequest, Run, Signal

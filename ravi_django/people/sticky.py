@@ -18,9 +18,9 @@ from ravi_django.engine.journal.entries import Recorded
 from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.journal.outbox import write_audit
 from ravi_django.engine.journal.replay import ARGUMENTS, Journal, arguments_digest
-from ravi_django.engine.lease.caps import KIND as CALL
-from ravi_django.engine.lease.gate import NotStanding
+from ravi_django.engine.lease.lease_state import StickyRevoked
 from ravi_django.engine.lease.state import RunState
+from ravi_django.engine.lease.tool_limits import KIND as CALL
 from ravi_django.kernel import ForbiddenError, HumanInput, NotFoundError, Risk, Tool
 from ravi_django.models import AuditRecord, HumanRequest, Run, StickyDecision
 from ravi_django.people import rights
@@ -135,9 +135,9 @@ def _record(name: str, key: str, decision: StickyDecision, more: dict[str, str],
 @appending
 def use_sticky(lease: Lease, *, decision: StickyDecision, request: HumanRequest) -> None:
     """Append the row of a call that the decision allows or denies, with its audit record. `request` is the request that
-    is not made. Raises NotStanding when the decision was revoked."""
+    is not made. Raises StickyRevoked when the decision was revoked."""
     if not StickyDecision.objects.select_for_update(no_key=True).filter(id=decision.id, revoked_at=None).exists():
-        raise NotStanding
+        raise StickyRevoked
     run = lease.run
     key = f"{run.id}:{run.generation}:{request.path}"
     call = {"tool": request.tool, "risk": request.risk, "arguments_hash": request.arguments_hash}
@@ -145,6 +145,7 @@ def use_sticky(lease: Lease, *, decision: StickyDecision, request: HumanRequest)
 
 
 KIND = "approval"
+USED = "used_approvals"  # in a lease's memo: the seqs of approvals that allow no further call
 
 RecordedDecision = dict[str, Any]  # a decision as its row has it: decision, reason, by, and for "modified" arguments
 
@@ -185,7 +186,7 @@ def recalled(ctx: RunState, row: Recorded) -> RecordedDecision:
     """The recorded decision. A fork has copied it from another run: there it allows the call that was copied too, and
     no call that the fork would make itself."""
     recorded: RecordedDecision = row.result
-    if as_decision(recorded).allows and ctx.effects.journal.is_shared(row) and not is_used(ctx, row):
+    if as_decision(recorded).allows and ctx.recorder.journal.is_shared(row) and not is_used(ctx, row):
         return denied("it was approved for the run that this one was forked from")
     return dict(recorded)
 
@@ -193,10 +194,11 @@ def recalled(ctx: RunState, row: Recorded) -> RecordedDecision:
 def is_used(ctx: RunState, row: Recorded) -> bool:
     """Whether the approval allows no further call: its call has a result, its agent was started, or a person's
     arguments raised the risk of the call, and people were asked again."""
-    effects = ctx.effects
-    if effects.used_approvals is None:
-        effects.used_approvals = _used(effects.journal)
-    return row.seq in effects.used_approvals or _is_begun(effects.journal, row, ctx.toolbox.get(row.name))
+    recorder = ctx.recorder
+    memo = recorder.state.memo
+    if USED not in memo:
+        memo[USED] = _used(recorder.journal)
+    return row.seq in memo[USED] or _is_begun(recorder.journal, row, ctx.toolbox.get(row.name))
 
 
 def _used(journal: Journal) -> set[int]:

@@ -19,7 +19,7 @@ from ravi_django.engine.journal.append import append_rows, store_big_values
 from ravi_django.engine.journal.entries import Entry, NewTurn
 from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.journal.outbox import TOP_UP
-from ravi_django.engine.lease.gate import TooManyRequests, Wait
+from ravi_django.engine.lease.lease_state import TooManyRequests, Wait
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import TERMINAL, BudgetAccount, HumanRequest, JournalEntry, Run
 from ravi_django.people import requests, site_rules
@@ -28,7 +28,7 @@ from ravi_django.runs.budgets.accounts import TOP_COST, UNITS, dollars, limits_o
 from ravi_django.runs.waking import lock, touch
 
 if TYPE_CHECKING:
-    from ravi_django.engine.lease.effects import Effects
+    from ravi_django.engine.lease.recorder import Recorder
 
 RAISED: Any = object()  # an approved request has raised the limits now
 
@@ -37,47 +37,47 @@ def is_top_up(request: HumanRequest) -> bool:
     return request.kind == HumanRequest.Kind.APPROVAL and request.tool == TOP_UP
 
 
-async def ask(effects: Effects, path: str, account: str) -> HumanRequest | bool | None:
+async def ask(recorder: Recorder, path: str, account: str) -> HumanRequest | bool | None:
     """The open request of the tree; opens one if there is none. False: nobody may be asked, or the request was denied.
     None: look again, another run opened one first or the budget has room now."""
-    root = effects.lease.run.root or effects.lease.run
+    root = recorder.lease.run.root or recorder.lease.run
     if not account.startswith("tree:") or (root.budget or {}).get("when_exhausted") != "ask":
         return False
-    pending = await effects.database.call(pending_top_up, effects.lease)
+    pending = await recorder.database.call(pending_top_up, recorder.lease)
     if pending is RAISED:
         return None
     try:
-        effects.check_may_wait(path)
+        recorder.state.check_may_wait(path)
     except InvalidInputError:
         return False
-    return await _open(effects, path) if pending is None else pending
+    return await _open(recorder, path) if pending is None else pending
 
 
-async def wait(effects: Effects, path: str, request: HumanRequest, seen: int) -> None:
+async def wait(recorder: Recorder, path: str, request: HumanRequest, seen: int) -> None:
     """Wait until the run is woken, by the answer or by the end of the request. `seen` is its `wake_seq` before."""
 
     def met() -> bool | None:
-        return True if effects.facts.wake_seq != seen else None
+        return True if recorder.state.wake_state.wake_seq != seen else None
 
-    await effects.wait(Wait("request", str(request.id), met), path)
+    await recorder.waits.wait(Wait("request", str(request.id), met), path)
 
 
-async def _open(effects: Effects, path: str) -> HumanRequest | None:
-    run = effects.lease.run
-    text, arguments, schema = await effects.database.call(suggestion, effects.lease)
+async def _open(recorder: Recorder, path: str) -> HumanRequest | None:
+    run = recorder.lease.run
+    text, arguments, schema = await recorder.database.call(suggestion, recorder.lease)
     if not arguments:
         return None
     attempt = 1
     while (
-        effects.journal.find(path_of_request := requests.journal_path(path, attempt))
-        or path_of_request in effects.requested
+        recorder.journal.find(path_of_request := requests.journal_path(path, attempt))
+        or path_of_request in recorder.state.requested
     ):
         attempt += 1
     request = requests.new(
         run,
         path,
         HumanRequest.Kind.APPROVAL,
-        present=effects.present(),
+        present=recorder.state.present(),
         to=site_rules.addressees("budget"),
         expires=False,
         attempt=attempt,
@@ -86,22 +86,22 @@ async def _open(effects: Effects, path: str) -> HumanRequest | None:
         arguments=arguments,
         details={"schema": schema},
     )
-    await requests.address(effects, request)
+    await requests.address(recorder, request)
     try:
-        await requests.announce(effects, request, request.tool, partial(open_top_up, request=request))
+        await requests.announce(recorder, request, request.tool, partial(open_top_up, request=request))
     except TooManyRequests:
         return None
-    effects.requested[path_of_request] = str(request.id)
+    recorder.state.requested[path_of_request] = str(request.id)
     return request
 
 
-def note_closed(effects: Effects, path: str) -> None:
+def note_closed(recorder: Recorder, path: str) -> None:
     """Report in the stream that the request at `path` is answered."""
-    for (request_path, attempt), request in effects.facts.requests.items():
+    for (request_path, attempt), request in recorder.state.wake_state.requests.items():
         if request_path == path and request.tool == TOP_UP and request.answer:
             result = {"id": str(request.id), "answer": request.answer}
             closed = f"@closed{requests.journal_path(path, attempt)}"
-            effects.note_once(Entry("request.closed", closed, request.tool, result=result))
+            recorder.record_with_next_once(Entry("request.closed", closed, request.tool, result=result))
 
 
 USERS = 5  # runs in the text of a request

@@ -13,9 +13,9 @@ from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.engine.journal.append import write_outside
 from ravi_django.engine.journal.entries import Entry, Recorded
-from ravi_django.engine.lease.caps import timeout_of
-from ravi_django.engine.lease.gate import Wait
+from ravi_django.engine.lease.lease_state import Wait
 from ravi_django.engine.lease.state import RunState
+from ravi_django.engine.lease.tool_limits import timeout_of
 from ravi_django.kernel import ConflictError, Tool
 from ravi_django.kernel.content import blocks_adapter
 from ravi_django.live.streams import hidden
@@ -27,43 +27,43 @@ from ravi_django.runs.waking import touch
 from ravi_django.runs.workers import RunningCode
 
 if TYPE_CHECKING:
-    from ravi_django.engine.lease.effects import Effects
+    from ravi_django.engine.lease.recorder import Recorder
 
 
 async def decide(ctx: RunState, entry: Entry, why: str, *, not_before: datetime | None = None) -> dict[str, Any]:
     """Wait for a person's decision on this attempt: `{"outcome": …, "result"?: …}`."""
-    effects = ctx.effects
-    request_id = asked(effects, entry) or await _open(effects, entry, why, not_before)
+    recorder = ctx.recorder
+    request_id = asked(recorder, entry) or await _open(recorder, entry, why, not_before)
 
     def met() -> dict[str, Any] | None:
-        request = effects.facts.requests.get((entry.path, entry.attempt))
+        request = recorder.state.wake_state.requests.get((entry.path, entry.attempt))
         return request.answer if request is not None and request.answer else None
 
-    answer: dict[str, Any] = await effects.wait(Wait("request", request_id, met), "")
+    answer: dict[str, Any] = await recorder.waits.wait(Wait("request", request_id, met), "")
     closed = {"id": request_id, "answer": answer, **hidden.of_call(entry.request)}
     request_path = requests.journal_path(entry.path, entry.attempt)
-    effects.note_once(Entry("request.closed", f"@closed{request_path}", "uncertain", result=closed))
+    recorder.record_with_next_once(Entry("request.closed", f"@closed{request_path}", "uncertain", result=closed))
     return answer
 
 
-def asked(effects: Effects, entry: Entry) -> str | None:
+def asked(recorder: Recorder, entry: Entry) -> str | None:
     """The id of the request about this attempt, if it is open."""
     request_path = requests.journal_path(entry.path, entry.attempt)
-    opened = effects.journal.find(request_path)
-    return effects.requested.get(request_path) or (opened.result["id"] if opened is not None else None)
+    opened = recorder.journal.find(request_path)
+    return recorder.state.requested.get(request_path) or (opened.result["id"] if opened is not None else None)
 
 
-async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime | None) -> str:
-    run = effects.lease.run
-    with effects.busy():
-        _, code = await effects.database.call(running, effects, entry)
+async def _open(recorder: Recorder, entry: Entry, why: str, not_before: datetime | None) -> str:
+    run = recorder.lease.run
+    with recorder.waits.busy():
+        _, code = await recorder.database.call(running, recorder, entry)
     if code is not None:
         why += f"; {code}"
     request = requests.new(
         run,
         entry.path,
         HumanRequest.Kind.UNCERTAIN,
-        present=effects.present(),
+        present=recorder.state.present(),
         attempt=entry.attempt,
         text=f"{entry.name} may or may not have happened: {why}. Find out, then say: it happened (with its result), "
         "run it again, or fail the run.",
@@ -73,15 +73,15 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
         expires=False,
         hidden=bool(hidden.of_call(entry.request)),
     )
-    await requests.address(effects, request)
-    effects.requested[requests.journal_path(entry.path, entry.attempt)] = str(request.id)
-    async with effects.performing():
-        await requests.announce(effects, request, "uncertain", trace=entry.trace)
-    late, _ = await effects.database.call(running, effects, entry)
+    await requests.address(recorder, request)
+    recorder.state.requested[requests.journal_path(entry.path, entry.attempt)] = str(request.id)
+    async with recorder.effect():
+        await requests.announce(recorder, request, "uncertain", trace=entry.trace)
+    late, _ = await recorder.database.call(running, recorder, entry)
     if late is not None:  # `end_late` has not seen the request
         with suppress(ConflictError):
-            await effects.database.call(people_rows.answer_request, request.id, _resolved(late), by=None)
-        await effects.refresh()
+            await recorder.database.call(people_rows.answer_request, request.id, _resolved(late), by=None)
+        await recorder.refresh()
     return str(request.id)
 
 
@@ -91,23 +91,24 @@ def arguments_of(entry: Entry) -> Any:
     return request.get("ran_with", request.get("arguments"))
 
 
-def may_decide_at(effects: Effects, begun: Entry | Recorded, tool: Tool | None) -> datetime:
+def may_decide_at(recorder: Recorder, begun: Entry | Recorded, tool: Tool | None) -> datetime:
     """When code that keeps its timeout has ended: no effect begins after the end of its lease. `running` finds the
     other."""
     seconds = timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S
     if not isinstance(begun, Recorded):
-        return effects.present() + timedelta(seconds=seconds + conf.LEASE_S)
-    ends = effects.journal.lost_leases(begun.seq)
-    if effects.lease.expired_at is not None:
-        ends.append(effects.lease.expired_at)
+        return recorder.state.present() + timedelta(seconds=seconds + conf.LEASE_S)
+    resumed = [row.result for row in recorder.journal.recorded("run.resumed") if row.seq > begun.seq]
+    ends = [datetime.fromisoformat(result["after"]) for result in resumed if "after" in result]
+    if recorder.lease.expired_at is not None:
+        ends.append(recorder.lease.expired_at)
     end = max(ends, default=begun.finished_at + timedelta(seconds=conf.LEASE_S))
     return end + timedelta(seconds=seconds)
 
 
-def running(effects: Effects, entry: Entry) -> tuple[Any, RunningCode | None]:
+def running(recorder: Recorder, entry: Entry) -> tuple[Any, RunningCode | None]:
     """On a database thread: the late result of the attempt, as the row that `end_late` writes has it, and its code
     where it still runs."""
-    run = effects.lease.run
+    run = recorder.lease.run
     code = workers.running_code(workers.key_of(run.id, run.generation, entry.path, entry.attempt))
     rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, path=late_path(entry))
     return rows.values_list("result", flat=True).first(), code

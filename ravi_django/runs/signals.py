@@ -13,7 +13,7 @@ from django.db import IntegrityError
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
 from ravi_django.engine.db import clock
-from ravi_django.engine.lease.waits import check_name
+from ravi_django.engine.lease.sleeps import check_name
 from ravi_django.kernel import IllegalTransitionError, NotFoundError
 from ravi_django.kernel.checks import check_text
 from ravi_django.kernel.json_values import check_json

@@ -39,7 +39,7 @@ on_wait: Callable[[str, str], None] = print
 
 
 def note(kind: str, number: int, **more: Any) -> None:
-    lease = current_context().effects.lease
+    lease = current_context().recorder.lease
     ledger.append({"kind": kind, "run": str(lease.run_id), "number": number, "epoch": lease.epoch, **more})
 
 
@@ -128,7 +128,7 @@ async def expiring(number: int, wish: str, ctx: RunContext, amount: int = AMOUNT
 
 class Agent(ReActAgent):
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        if broken and current_context().effects.lease.run.parent_id is None:
+        if broken and current_context().recorder.lease.run.parent_id is None:
             raise RuntimeError(broken.pop())
         return await super().run(ctx, inbox)
 

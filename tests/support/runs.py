@@ -168,11 +168,11 @@ async def _adrive(run: Run, death: Death | None, setup: Callable[[Engine], Any] 
 
 
 def _let_die(engine: Engine, death: Death) -> None:
-    call, append, settle = engine.database.call, engine.appender.append, engine._settle
+    call, append, settle = engine.database.call, engine.appender.append, engine._finish
 
     async def settling(active: Any, outcome: Any) -> None:
         if death.at == math.inf:  # at the end: what waits for a commit has had it
-            await active.effects.flushed()
+            await active.recorder.flushed()
         await settle(active, outcome)
 
     async def appending(lease: Lease, entries: Any, turns: Any, *how: Any) -> Any:
@@ -185,7 +185,7 @@ def _let_die(engine: Engine, death: Death) -> None:
         return await death.commit(write, [*_kinds(*args[2:]), "settle"], settles=True)
 
     engine.database.call, engine.appender.append = calling, appending  # type: ignore[method-assign]
-    engine._settle = settling  # type: ignore[method-assign]
+    engine._finish = settling  # type: ignore[method-assign]
 
 
 def _kinds(entries: Any, turns: Any) -> list[str]:

@@ -85,19 +85,21 @@ engine.journal.lease: Lease
 engine.journal.outbox: outbox_body=body of_crash of_request TOP_UP OUTBOX_TOPIC=TOPIC outbox_write=write
 engine.journal.replay: check_identity STALL_S
 engine.lease.appender: append_repeatable Appender LoopConnection APPENDING_REST_S=REST_S
-engine.lease.caps: Spent Stopwatch tool_caps_time=time
 engine.lease.claims: claim claim_batch claim_on_postgresql=_claim_postgres claimable heartbeat LEASES_LOCK_S=LOCK_S
-engine.lease.effects: EFFECTS_REPEAT_S=REPEAT_S LATE_S
-engine.lease.facts: Facts waiting_facts=facts inbox_after leases_load=load load_with_facts
+engine.lease.lease_state: gate_datetime=datetime NotExpired TooManyRequests
+engine.lease.recorder: EFFECTS_REPEAT_S=REPEAT_S LATE_S
+engine.lease.stopwatch: Stopwatch tool_caps_time=time
+engine.lease.tool_limits: ToolUsage
+engine.lease.wake_state: WakeState wake_state_later=later_than inbox_after leases_load=load load_with_wake_state
     some_after
 engine.lease.backoff: delay_s
-engine.lease.gate: gate_datetime=datetime NotDue TEST_GRACE_S TooManyRequests
 engine.lease.history: history_append=_append DjangoHistoryProvider history_read=read read_remembered read_window
 engine.lease.inbox: announcement
-engine.lease.paths: Branches paths_current=current paths_entered=entered paths_install=install Scope
+engine.lease.paths: paths_current=current paths_entered=entered paths_install=install Scope
     paths_scope=_scope
 engine.lease.state: current_context
-engine.lease.waits: consume_signal
+engine.lease.sleeps: consume_signal
+engine.lease.waits: TEST_GRACE_S
 runs.lifecycle.endings: cancel asking_control=record_control request_cancel
 runs.lifecycle.erasing: owners_live=_live owns_runs
 runs.lifecycle.endings: finish OWNER_DELETED Unseen

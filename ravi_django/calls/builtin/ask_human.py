@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field
 
 from ravi_django.agents.tools.function_tool import FunctionTool
-from ravi_django.engine.lease.gate import TooManyRequests
+from ravi_django.engine.lease.lease_state import TooManyRequests
 from ravi_django.engine.lease.state import RunState
 from ravi_django.kernel import Addressees, Effect, InvalidInputError, RunContext, TextBlock, ToolExecutionResult
 from ravi_django.kernel.checks import check_whole

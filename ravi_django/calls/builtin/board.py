@@ -112,7 +112,7 @@ def board_list(ctx: RunContext, all_agents: bool = False) -> str:
 
 
 def _board_key(ctx: RunContext) -> board.BoardKey:
-    return board.board_key(cast(RunState, ctx).effects.lease.run)
+    return board.board_key(cast(RunState, ctx).recorder.lease.run)
 
 
 def _line(task: BoardTask) -> str:

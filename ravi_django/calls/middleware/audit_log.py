@@ -14,7 +14,7 @@ from typing import Any, cast
 from ravi_django.calls.llm.errors import error_text
 from ravi_django.engine.journal.outbox import write_audit
 from ravi_django.engine.lease import backoff
-from ravi_django.engine.lease.gate import ToolPaused
+from ravi_django.engine.lease.lease_state import ToolPaused
 from ravi_django.engine.lease.state import RunState
 from ravi_django.kernel.errors import (
     CancellationError,
@@ -93,8 +93,8 @@ class AuditLog:
             log.debug("no record", exc_info=True)  # `_write` has logged it
 
     async def _write(self, ctx: RunState, event: str, name: str, subject: str, detail: dict[str, Any]) -> None:
-        run = ctx.effects.lease.run
-        times = ctx.effects.journal.retries  # by people: another try has records of its own
+        run = ctx.recorder.lease.run
+        times = ctx.recorder.journal.retries  # by people: another try has records of its own
         named = f"{run.id}\0{run.generation}\0{event}\0{subject}" + (f"\0{times}" if times else "")
         key = hashlib.sha256(named.encode()).hexdigest()
         record = AuditRecord(
@@ -111,7 +111,7 @@ class AuditLog:
         extra = {"action": f"audit.{event}", "run": str(run.id), "owner": run.owner_id, "detail": detail}
         log.info("%s %s %s: %s", event, record.name, run.id, detail.get("outcome", "attempted"), extra=extra)
         try:
-            await ctx.effects.database.call(write_audit, record)
+            await ctx.recorder.database.call(write_audit, record)
         except Exception:
             log.exception("run %s: no audit record of %s %s", run.id, event, name, extra={"action": "audit.failed"})
             raise
@@ -195,7 +195,7 @@ class _ModelAudit(_Part, ChatMiddleware):
 def _is_tried_again(context: ChatContext, error: Exception) -> bool:
     if not isinstance(error, TransientError | ModelError):
         return False
-    failures = cast("RunState", context.ctx).effects.attempts
+    failures = cast("RunState", context.ctx).recorder.state.attempts
     return backoff.again(error, backoff.policy_of(context.model), failures) is not None
 
 

@@ -19,7 +19,7 @@ from ravi_django.calls.llm.errors import error_text
 from ravi_django.conf import conf
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.lease import paths
-from ravi_django.engine.lease.gate import ToolPaused
+from ravi_django.engine.lease.lease_state import ToolPaused
 from ravi_django.engine.lease.state import RunState
 from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.content import TextBlock
@@ -105,8 +105,8 @@ async def around_model(
     if response is None:
         raise ModelError("a middleware skipped the model and gave no response", type="MiddlewareTermination")
     if response.text and response.text != streamed:
-        attempt = f"{ctx.effects.lease.epoch}.through"  # another attempt: it replaces the shown text
-        ctx.effects.outlet.delta("text.delta", response.text, call=path, attempt=attempt)
+        attempt = f"{ctx.recorder.lease.epoch}.through"  # another attempt: it replaces the shown text
+        ctx.recorder.stream.delta("text.delta", response.text, call=path, attempt=attempt)
     return response
 
 
@@ -128,7 +128,7 @@ class _Limited:
 
     def __init__(self, ctx: RunState, asks_at: str) -> None:
         prefix = paths.of_middleware(asks_at)
-        self._ctx, self._scope = ctx, paths.Scope(prefix, branches=ctx.effects.branches)
+        self._ctx, self._scope = ctx, paths.Scope(prefix, tasks=ctx.waits.tasks)
         self.is_over = False  # the tool was called
         self.refused: InvalidInputError | None = None  # fails the run, whatever the middlewares make of it
 
@@ -253,7 +253,7 @@ def _no_result(
     if failure is not None and fails:
         entry.error = _refusal(failure, happened=made and tool.promised_effect is not Effect.IDEMPOTENT)
     if failure is not None and not isinstance(failure, MiddlewareTermination | GuardrailError):
-        failures.tool_failed(ctx.effects.lease.run, tool.name, failure, attempt=entry.attempt)
+        failures.tool_failed(ctx.recorder.lease.run, tool.name, failure, attempt=entry.attempt)
         entry.trace = failures.trace_of(failure)
     if failure is None:
         text = f"{tool.name} was not run: a middleware skipped it and gave no result"

@@ -52,13 +52,13 @@ class UserRateLimit(AgentMiddleware):
 
     async def process(self, context: AgentRunContext, call_next: CallNext) -> None:
         ctx = cast("RunState", context.ctx)
-        run = ctx.effects.lease.run
+        run = ctx.recorder.lease.run
         name = f"{self.name}.{run.id}"  # a fork has its source's rows too
         if self._limits(run) and name not in ctx.pinned:  # once a run
 
             async def decide() -> float:
-                with ctx.effects.busy():
-                    return await ctx.effects.database.call(self._retry_after, run)
+                with ctx.waits.busy():
+                    return await ctx.recorder.database.call(self._retry_after, run)
 
             if retry_after := await pins.pin(ctx, name, decide):
                 raise self._refused(retry_after)

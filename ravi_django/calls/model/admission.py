@@ -17,8 +17,8 @@ from django.db import DatabaseError
 from ravi_django.agents.memory.compaction.tokens import TokenCounter
 from ravi_django.calls.llm import pricing
 from ravi_django.engine.journal.entries import Entry, Recorded
-from ravi_django.engine.lease import caps, paths
-from ravi_django.engine.lease.effects import Effects
+from ravi_django.engine.lease import paths, stopwatch
+from ravi_django.engine.lease.recorder import Recorder
 from ravi_django.kernel import (
     BudgetExhaustedError,
     ChatMessage,
@@ -42,46 +42,46 @@ _largest: dict[str, tuple[int, Decimal]] = {}  # by model: the most output token
 
 
 async def admit(
-    effects: Effects, entry: Entry, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
+    recorder: Recorder, entry: Entry, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
 ) -> None:
     """Reserve the most that the call of this entry may use. Waits while other calls may give back enough.
 
     Raises BudgetExhaustedError, recorded. With `when_exhausted` "ask" a person is asked first, while the run suspends.
     """
-    if not accounts.accounts_of(effects.lease.run):
+    if not accounts.accounts_of(recorder.lease.run):
         return
     amount = await _estimate(model, messages, options)
     pause = FIRST_PAUSE_S
     while True:
-        seen = effects.facts.wake_seq
-        nested = effects.nested
-        async with effects.performing():
-            verdict = await _reserve(effects, entry.path, amount)
-            if verdict is True and effects.must_park(nested=nested):  # an open tool must not wait for this one
-                await _free(effects, entry.path)
+        seen = recorder.state.wake_state.wake_seq
+        nested = recorder.state.nested
+        async with recorder.effect():
+            verdict = await _reserve(recorder, entry.path, amount)
+            if verdict is True and recorder.state.must_park(nested=nested):  # an open tool must not wait for this one
+                await _free(recorder, entry.path)
             if isinstance(verdict, Exhausted):
-                asked = await top_ups.ask(effects, entry.path, verdict.account)
+                asked = await top_ups.ask(recorder, entry.path, verdict.account)
                 if asked is False:
-                    await _refuse(effects, entry, verdict)
+                    await _refuse(recorder, entry, verdict)
         if verdict is True:
-            top_ups.note_closed(effects, entry.path)
+            top_ups.note_closed(recorder, entry.path)
             return
         if isinstance(verdict, Exhausted):
             if isinstance(asked, HumanRequest):
-                await top_ups.wait(effects, entry.path, asked, seen)
+                await top_ups.wait(recorder, entry.path, asked, seen)
             continue
-        with effects.busy(), caps.waiting():
+        with recorder.waits.busy(), stopwatch.waiting():
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all try at once
             if pause == MAX_PAUSE_S:
-                await effects.database.call(ledger.free_abandoned, effects.lease, effects.present().date())
+                await recorder.database.call(ledger.free_abandoned, recorder.lease, recorder.state.present().date())
         pause = min(2 * pause, MAX_PAUSE_S)
 
 
-async def _reserve(effects: Effects, path: str, amount: Amount) -> Exhausted | bool:
-    effects.lease.reserved.add("")  # so that the end of the lease frees it even if this is cancelled
+async def _reserve(recorder: Recorder, path: str, amount: Amount) -> Exhausted | bool:
+    recorder.lease.reserved.add("")  # so that the end of the lease frees it even if this is cancelled
     with paths.entered(None):
         reserving = asyncio.ensure_future(
-            effects.database.call(ledger.reserve, effects.lease, path, amount, effects.present().date())
+            recorder.database.call(ledger.reserve, recorder.lease, path, amount, recorder.state.present().date())
         )
     try:
         return await asyncio.shield(reserving)
@@ -89,24 +89,24 @@ async def _reserve(effects: Effects, path: str, amount: Amount) -> Exhausted | b
         await asyncio.wait([reserving])  # `give_up` must find the reservation
         raise
     except DatabaseError as error:  # as when an effect cannot be recorded: another lease repeats the call
-        log.exception("run %s: could not reserve", effects.lease.run_id, extra={"action": "reserve.failed"})
-        raise LeaseLostError(effects.lease.run_id, effects.lease.epoch) from error
+        log.exception("run %s: could not reserve", recorder.lease.run_id, extra={"action": "reserve.failed"})
+        raise LeaseLostError(recorder.lease.run_id, recorder.lease.epoch) from error
 
 
-def give_up(effects: Effects, path: str) -> None:
+def give_up(recorder: Recorder, path: str) -> None:
     """Free the reservation of a call that was cancelled and has no row: other calls must not wait for it."""
-    if path in effects.lease.reserved:
+    if path in recorder.lease.reserved:
         with paths.entered(None):
-            task = asyncio.create_task(_free(effects, path))
+            task = asyncio.create_task(_free(recorder, path))
         _freeing.add(task)
         task.add_done_callback(_freeing.discard)
 
 
-async def _free(effects: Effects, path: str) -> None:
+async def _free(recorder: Recorder, path: str) -> None:
     try:
-        await effects.threads.call(ledger.free, effects.lease, path)
+        await recorder.threads.call(ledger.free, recorder.lease, path)
     except Exception as error:  # the end of this lease or the next claim frees it
-        log.warning("run %s: could not free: %s", effects.lease.run_id, error, extra={"action": "reserve.failed"})
+        log.warning("run %s: could not free: %s", recorder.lease.run_id, error, extra={"action": "reserve.failed"})
 
 
 # --------------------------------------------------------------------------------------------------- how much
@@ -123,9 +123,9 @@ async def _estimate(model: ChatModel, messages: Sequence[ChatMessage], options: 
     return Amount(tokens_in + tokens_out, known if cost is None else max(accounts.dollars(cost), known or Decimal(0)))
 
 
-def learn(effects: Effects, entry: Entry) -> None:
+def learn(recorder: Recorder, entry: Entry) -> None:
     """Have the model's next call reserve as much as its largest one has used."""
-    if entry.usage is not None and accounts.accounts_of(effects.lease.run):
+    if entry.usage is not None and accounts.accounts_of(recorder.lease.run):
         tokens, cost = _largest.get(entry.name, (0, Decimal(0)))
         _largest[entry.name] = max(tokens, entry.usage.output_tokens), max(cost, accounts.dollars(entry.cost))
 
@@ -138,11 +138,11 @@ def forget() -> None:
 # ---------------------------------------------------------------------------------------------------- refusal
 
 
-async def _refuse(effects: Effects, entry: Entry, verdict: Exhausted) -> None:
-    message = _message(effects, verdict)
+async def _refuse(recorder: Recorder, entry: Entry, verdict: Exhausted) -> None:
+    message = _message(recorder, verdict)
     entry.error = {"type": BudgetExhaustedError.__name__, "message": message, REFUSED: verdict.account}
-    top_ups.note_closed(effects, entry.path)
-    await effects.record(entry)
+    top_ups.note_closed(recorder, entry.path)
+    await recorder.record(entry)
     raise BudgetExhaustedError(message)
 
 
@@ -151,11 +151,11 @@ def raise_refused(row: Recorded) -> None:
         raise BudgetExhaustedError(row.error.get("message", ""))
 
 
-def _message(effects: Effects, verdict: Exhausted) -> str:
+def _message(recorder: Recorder, verdict: Exhausted) -> str:
     kind, _, rest = verdict.account.partition(":")
     used = f"has used {verdict.used.normalize():f} of its {verdict.name} of {verdict.limit.normalize():f}"
     if kind == "tree":
-        owner = "the run" if effects.lease.run.parent_id is None else f"the tree of run {rest}"
+        owner = "the run" if recorder.lease.run.parent_id is None else f"the tree of run {rest}"
         return f"{owner} {used}; submit it with a larger budget"
     name, _, day = rest.rpartition(":")
     owner = f"user {name}" if kind == "user" else f"tenant {name!r}"

@@ -18,7 +18,7 @@ from ravi_django.conf import conf
 from ravi_django.engine.journal import bodies as bodies_
 from ravi_django.engine.journal.entries import Entry, Recorded
 from ravi_django.engine.lease import backoff, paths
-from ravi_django.engine.lease.effects import Effects
+from ravi_django.engine.lease.recorder import Recorder
 from ravi_django.engine.lease.state import RunState
 from ravi_django.kernel import (
     AgentStep,
@@ -50,26 +50,26 @@ async def call(
     try:
         return await _call(ctx, path, model, messages, options)
     except (asyncio.CancelledError, CancellationError):
-        admission.give_up(ctx.effects, path)
+        admission.give_up(ctx.recorder, path)
         raise
 
 
 async def _call(
     ctx: RunState, path: str, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
 ) -> ModelResponse:
-    effects = ctx.effects
+    recorder = ctx.recorder
     digests = _digests(messages, options)
-    row = await effects.recall(path, KIND, model.name, digests=digests)
+    row = await recorder.recall(path, KIND, model.name, digests=digests)
     if row is not None:
         return _decode(row)
-    entry = Entry(KIND, path, model.name, digests=digests, read_upto=effects.read_upto)
+    entry = Entry(KIND, path, model.name, digests=digests, read_upto=recorder.state.mailbox.read_upto)
     entry.request = {"messages": len(messages)} | ({"result_by": options.result_by} if options.result_by else {})
-    await admission.admit(effects, entry, model, messages, options)
+    await admission.admit(recorder, entry, model, messages, options)
     # A model reads results that may be lost, since it may be paid again; code of the site does not.
     flushed = bool(ctx.middleware.chat) or ctx.hooks.listens_to(HookEvent.LLM_START)
-    async with effects.performing(flushed=flushed):
-        await _keep_bodies(effects, messages, options)
-        effects.outlet.progress(AgentStep.THINKING, {"model": model.name, "call": path})
+    async with recorder.effect(flushed=flushed):
+        await _keep_bodies(recorder, messages, options)
+        recorder.stream.progress(AgentStep.THINKING, {"model": model.name, "call": path})
         await ctx.hook(HookEvent.LLM_START, model=model.name, messages=len(messages), path=path)
         begun = time.monotonic()
         failure: ModelError | None = None
@@ -81,14 +81,14 @@ async def _call(
             response = hidden.mark_calls(_storable(priced(_with_usage(response, paid), model.name)), ctx.toolbox)
             _fill(entry, response)
         except (TransientError, ModelError) as error:
-            if (later := backoff.again(error, backoff.policy_of(model), effects.attempts)) is not None:
-                _note_paid(effects, entry, paid)
+            if (later := backoff.again(error, backoff.policy_of(model), recorder.state.attempts)) is not None:
+                _note_paid(recorder, entry, paid)
                 _fill_failure(entry, ModelError(message_of(error), type=error.type, status=error.status), paid)
                 await _tell_end(ctx, entry)
                 raise later from None
             failure = ModelError(message_of(error), type=error.type, status=error.status)  # as it will be replayed
         except (CancellationError, LeaseLostError, asyncio.CancelledError):
-            _note_paid(effects, entry, paid)
+            _note_paid(recorder, entry, paid)
             raise
         except Exception as error:  # recorded as a replay will raise it
             status = getattr(error, "status", None)
@@ -98,8 +98,8 @@ async def _call(
         if failure is not None:
             _fill_failure(entry, failure, paid)
         entry.elapsed_s = time.monotonic() - begun
-        await effects.record(entry, then=functools.partial(_tell_end, ctx, entry))
-    admission.learn(effects, entry)
+        await recorder.record(entry, then=functools.partial(_tell_end, ctx, entry))
+    admission.learn(recorder, entry)
     if failure is not None:
         raise failure
     return response
@@ -166,12 +166,12 @@ def _fill_failure(entry: Entry, failure: ModelError, paid: Sequence[ModelRespons
         entry.error["status"] = failure.status
 
 
-def _note_paid(effects: Effects, entry: Entry, paid: Sequence[ModelResponse]) -> None:
+def _note_paid(recorder: Recorder, entry: Entry, paid: Sequence[ModelResponse]) -> None:
     """Record the cost of answers of a call that gets no row."""
     for number, response in enumerate(paid):
-        path = f"@paid.{entry.path}#{effects.lease.epoch}.{number}"
+        path = f"@paid.{entry.path}#{recorder.lease.epoch}.{number}"
         cost = priced(response, entry.name).cost
-        effects.note_once(Entry(PAID, path, entry.name, usage=response.usage, cost=cost))
+        recorder.record_with_next_once(Entry(PAID, path, entry.name, usage=response.usage, cost=cost))
 
 
 def _decode(row: Recorded) -> ModelResponse:
@@ -204,14 +204,14 @@ def _digests(messages: Sequence[ChatMessage], options: GenerationOptions) -> dic
     return digests
 
 
-async def _keep_bodies(effects: Effects, messages: Sequence[ChatMessage], options: GenerationOptions) -> None:
+async def _keep_bodies(recorder: Recorder, messages: Sequence[ChatMessage], options: GenerationOptions) -> None:
     """Store the instructions and tool schemas, which the row names by digest."""
     bodies: dict[str, Callable[[], Any]] = {}
     if messages and messages[0].role is Role.SYSTEM:
         bodies[messages[0].digest.hex()[:32]] = messages[0].to_json
     if options.tools:
         bodies[options.tools_digest] = lambda: options.tool_schemas
-    await bodies_.keep(effects.database, bodies)
+    await bodies_.keep(recorder.database, bodies)
 
 
 pricing.use_table(lambda: conf.PRICES)

@@ -12,7 +12,7 @@ from ravi_django.bytes_budget import process_bytes
 from ravi_django.calls.llm import fallback
 from ravi_django.calls.llm.loading import aload_litellm
 from ravi_django.conf import conf
-from ravi_django.engine.lease.effects import Effects
+from ravi_django.engine.lease.recorder import Recorder
 from ravi_django.engine.lease.state import RunState
 from ravi_django.kernel import (
     AgentStep,
@@ -53,12 +53,12 @@ async def stream(
     TransientError if it is silent or takes too long, ModelError if it gives no response."""
     if (needs := getattr(model, "needs_library", None)) is not None and needs():
         about = {"model": model.name, "call": path}
-        ctx.effects.outlet.progress(AgentStep.THINKING, {**about, "imports": True})
+        ctx.recorder.stream.progress(AgentStep.THINKING, {**about, "imports": True})
         await aload_litellm()  # outside of the model's time limits
-        ctx.effects.outlet.progress(AgentStep.THINKING, about)
+        ctx.recorder.stream.progress(AgentStep.THINKING, about)
     has_media = any(message.has_media for message in messages)
     call = await _with_media(ctx, model, messages) if has_media else media.CallMedia(messages, {})
-    live = _LiveOutput(ctx.effects, path) if show else None
+    live = _LiveOutput(ctx.recorder, path) if show else None
     refusal, refused_by = cast("ModelError | None", None), model.name
     fallback.view_for.set(functools.partial(media.view_for, call.files))
     async with process_bytes.holding(call.held(sum([message.size for message in messages]))):
@@ -73,15 +73,15 @@ async def stream(
                 raise refusal
             call = smaller
     if call.refused:
-        await ctx.effects.run_sync(media.remember, call, refused_by)
+        await ctx.recorder.run_sync(media.remember, call, refused_by)
     return response
 
 
 async def _with_media(ctx: RunState, model: ChatModel, messages: Sequence[ChatMessage]) -> media.CallMedia:
     fetches = getattr(model, "fetches_addresses", None)
     address_bytes = media.ADDRESS_BYTES if fetches is not None and await fetches() else 0
-    call: media.CallMedia = await ctx.effects.run_sync(
-        media.choose, messages, ctx.effects.lease.run, model.name, address_bytes
+    call: media.CallMedia = await ctx.recorder.run_sync(
+        media.choose, messages, ctx.recorder.lease.run, model.name, address_bytes
     )
     return call
 
@@ -102,7 +102,7 @@ async def _streamed(
         async with asyncio.timeout_at(min(now() + silence, ends)) as limit:
             messages = call.messages
             if call.files:  # read only here: digests and the journal have the ids
-                messages = await ctx.effects.run_sync(media.load, call, ctx.effects.lease.run)
+                messages = await ctx.recorder.run_sync(media.load, call, ctx.recorder.lease.run)
             async for event in model.stream(messages, options, ctx.meta):
                 if isinstance(event, ModelResponse):
                     response = event
@@ -124,8 +124,8 @@ async def _streamed(
 class _LiveOutput:
     """Shows text, reasoning, and the name of each tool that is about to be called."""
 
-    def __init__(self, effects: Effects, path: str) -> None:
-        self._effects, self._path = effects, path
+    def __init__(self, recorder: Recorder, path: str) -> None:
+        self._recorder, self._path = recorder, path
         self._restarts = 0
         self._has_text = False  # in this attempt
         self._tools: set[int] = set()  # calls of this attempt that were shown
@@ -142,7 +142,7 @@ class _LiveOutput:
                 self._delta(event.type, event.text)
             case ToolCallDelta() if event.name and event.index not in self._tools:
                 self._tools.add(event.index)
-                self._effects.outlet.progress(AgentStep.THINKING, {"tool": event.name, "call": self._path})
+                self._recorder.stream.progress(AgentStep.THINKING, {"tool": event.name, "call": self._path})
             case StreamRestart():
                 self._restarts += 1
                 self._tools.clear()
@@ -152,6 +152,6 @@ class _LiveOutput:
                     self._delta("text.delta", "")
 
     def _delta(self, type: str, text: str) -> None:
-        epoch = self._effects.lease.epoch
+        epoch = self._recorder.lease.epoch
         attempt = f"{epoch}.{self._restarts}" if self._restarts else str(epoch)
-        self._effects.outlet.delta(type, text, call=self._path, attempt=attempt)
+        self._recorder.stream.delta(type, text, call=self._path, attempt=attempt)

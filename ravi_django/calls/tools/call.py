@@ -1,5 +1,5 @@
 """A journaled tool call. `promises` has the effect of a crash on it, `running` its code's execution, `results` its
-result, and `lease/caps.py` the limits of a run.
+result, and `lease/tool_limits.py` the limits of a run.
 
 A handoff tool returns the next agent, as text for the model and as a value for the agent's code.
 """
@@ -19,10 +19,11 @@ from ravi_django.calls.tools.results import error as error_result, happened, is_
 from ravi_django.calls.tools.running import scope_below
 from ravi_django.calls.tools.uncertain import decided
 from ravi_django.engine.journal.entries import Entry, Recorded, as_recorded, encode
-from ravi_django.engine.lease import caps
-from ravi_django.engine.lease.caps import KIND, Stopwatch, weight
-from ravi_django.engine.lease.gate import ToolPaused
+from ravi_django.engine.lease import stopwatch, tool_limits
+from ravi_django.engine.lease.lease_state import ToolPaused
 from ravi_django.engine.lease.state import RunState
+from ravi_django.engine.lease.stopwatch import Stopwatch
+from ravi_django.engine.lease.tool_limits import KIND, weight
 from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.kernel.errors import AgentNotFoundError, InvalidInputError, ToolArgumentsError, message_of
@@ -41,13 +42,13 @@ from ravi_django.runs.catalog import specs
 
 async def call(ctx: RunState, name: str, arguments: dict[str, Any]) -> ToolExecutionResult:
     """Every outcome of a tool comes back as a result; only the end of the lease raises."""
-    effects = ctx.effects
+    recorder = ctx.recorder
     name = storable(name)[:200]  # a model may invent one that no column holds
     call_id = ctx.here().call_id
     path = ctx.path()
     if is_too_deep(arguments):  # before they are encoded; the same text in every replay
         arguments = {INVALID_ARGUMENTS_KEY: f"they are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"}
-    row = await effects.recall(path, KIND, name, arguments)
+    row = await recorder.recall(path, KIND, name, arguments)
     if row is not None:
         ctx.pass_turns(path, (row.result or {}).get("turns", 0))
         chain.raise_refused(row.error)
@@ -56,25 +57,25 @@ async def call(ctx: RunState, name: str, arguments: dict[str, Any]) -> ToolExecu
     entry = Entry(KIND, path, name, request={"arguments": arguments, **hidden.of_tool(ctx.toolbox.get(name))})
     if call_id:
         entry.request["call_id"] = call_id
-    async with effects.performing():
+    async with recorder.effect():
         _announce(ctx, entry)
-        effects.spent.begin(name)
-        with caps.watched() as watch:
+        recorder.state.tool_usage.begin(name)
+        with stopwatch.watched() as watch:
             result = await decided(ctx, entry)
             if result is None:
                 result = await _through_pauses(ctx, entry, watch)
             if entry.result is None:  # else a transactional tool has recorded itself
                 if result.finish is not None:
-                    result = await effects.database.call(checked, result)
+                    result = await recorder.database.call(checked, result)
                 result = await _keep_off_loop(ctx, entry, result, watch)
                 entry.elapsed_s = watch.elapsed
-                if not (_may_be_late(ctx, entry) and effects.record_later(entry)):
-                    await effects.record(entry, then=partial(_call_end_hook, ctx, entry, result))
+                if not (_may_be_late(ctx, entry) and recorder.record_later(entry)):
+                    await recorder.record(entry, then=partial(_call_end_hook, ctx, entry, result))
             else:
-                effects.close_call(path)
-                with caps.waiting():
+                recorder.state.close_call(path)
+                with stopwatch.waiting():
                     await _call_end_hook(ctx, entry, result)
-        effects.spent.end(watch.elapsed - watch.waited, weight(entry.result["content"]))
+        recorder.state.tool_usage.end(watch.elapsed - watch.waited, weight(entry.result["content"]))
     chain.raise_refused(entry.error)
     is_hidden = hidden.is_marked(KIND, entry.request, entry.result)
     return result.model_copy(update={"call_id": call_id or path, "hidden": is_hidden})
@@ -97,7 +98,7 @@ async def _call_end_hook(ctx: RunState, entry: Entry, result: ToolExecutionResul
 
 async def _through_pauses(ctx: RunState, entry: Entry, watch: Stopwatch) -> ToolExecutionResult:
     """One attempt after the other: a pause closes one, and its outcome leads to the next."""
-    begun = ctx.effects.journal.started(entry.path)
+    begun = ctx.recorder.journal.started(entry.path)
     if begun is not None and begun.result is not None:  # a transactional tool has committed
         entry.attempt = begun.attempt
         ctx.pass_turns(f"{entry.path}/", begun.result.get("turns", 0))
@@ -120,7 +121,7 @@ async def _made(
     """`outcome` is a person's input for the tool, after a pause; or a result in place of the tool's own: a child's
     outcome, or the result that a transactional tool has committed."""
     arguments = entry.request["arguments"]
-    if outcome is None and not ctx.effects.journal.has_below(f"{entry.path}/"):  # else it continues after a wait
+    if outcome is None and not ctx.recorder.journal.has_below(f"{entry.path}/"):  # else it continues after a wait
         await ctx.hook(HookEvent.TOOL_START, tool=entry.name, path=entry.path, arguments=arguments)
     if isinstance(outcome, ToolExecutionResult) and not ctx.middleware.function:
         return outcome
@@ -138,7 +139,7 @@ async def _made(
         tool,
         ready,
         entry,
-        asks_at=scope_below(entry.path, ctx.effects.paused.get(entry.path)).prefix,
+        asks_at=scope_below(entry.path, ctx.recorder.state.paused.get(entry.path)).prefix,
         prepare=lambda changed: _ready(ctx, tool, changed, outcome),
         perform=performing,
         to_result=partial(happened, entry.name),
@@ -158,9 +159,11 @@ async def _prepare(
     if tool is None:
         known = ", ".join(ctx.toolbox.names()) or "none"
         return f"there is no tool {name!r}; the tools are: {known}{did_you_mean(name, ctx.toolbox.names())}"
-    if outcome is None and (refusal := ctx.effects.spent.refusal(tool)):  # a call that has paused was allowed
+    if outcome is None and (
+        refusal := ctx.recorder.state.tool_usage.refusal(tool)
+    ):  # a call that has paused was allowed
         return refusal
-    if tool.permission and not await ctx.effects.database.call(permitted, ctx.user_id, tool.permission):
+    if tool.permission and not await ctx.recorder.database.call(permitted, ctx.user_id, tool.permission):
         return f"not permitted: {name} needs the permission {tool.permission}, which the run's owner does not have"
     try:
         return tool, _ready(ctx, tool, arguments, outcome)
@@ -189,7 +192,7 @@ def _announce(ctx: RunState, entry: Entry) -> None:
         "call_id": entry.request.get("call_id", ""),
         "path": entry.path,
     }
-    ctx.effects.outlet.progress(AgentStep.TOOL_CALL, content, **hidden.of_call(entry.request))
+    ctx.recorder.stream.progress(AgentStep.TOOL_CALL, content, **hidden.of_call(entry.request))
 
 
 async def _keep_off_loop(
@@ -221,7 +224,7 @@ def _keep(ctx: RunState, watch: Stopwatch, entry: Entry, result: ToolExecutionRe
     if (whole := results.whole_as_json(entry)) is not None:
         entry.result[results.WHOLE] = whole
     if watch.waited >= 0.001:
-        entry.result[caps.WAITED] = round(watch.waited, 3)
+        entry.result[tool_limits.WAITED] = round(watch.waited, 3)
     if result.board is not None:
         entry.result["board"] = result.board
     if result.finish is not None:

@@ -18,11 +18,11 @@ from ravi_django.calls.tools.results import error as error_result
 from ravi_django.calls.tools.running import place_after
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.journal.replay import ARGUMENTS
-from ravi_django.engine.lease import caps
+from ravi_django.engine.lease import stopwatch
 from ravi_django.engine.lease.appender import Write
-from ravi_django.engine.lease.caps import KIND
-from ravi_django.engine.lease.gate import ToolPaused
+from ravi_django.engine.lease.lease_state import ToolPaused
 from ravi_django.engine.lease.state import RunState
+from ravi_django.engine.lease.tool_limits import KIND
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.contracts import RunHandle
 from ravi_django.kernel.errors import InvalidInputError
@@ -69,38 +69,38 @@ class Closing:
 
 def resumed(ctx: RunState, entry: Entry) -> Pause | None:
     """The pause of an earlier lease after which this call continues."""
-    row = ctx.effects.journal.paused(entry.path)
+    row = ctx.recorder.journal.paused(entry.path)
     if row is None:
         return None
     pause: Pause = row.result
-    ctx.effects.paused[entry.path] = pause
+    ctx.recorder.state.paused[entry.path] = pause
     ctx.pass_turns(place_after(entry.path, pause), pause.get("turns", 0))
-    caps.carry(pause.get("spent_s", 0.0))
+    stopwatch.carry(pause.get("spent_s", 0.0))
     return pause
 
 
 async def close(ctx: RunState, entry: Entry, paused: ToolPaused) -> Pause | ToolExecutionResult:
     """Record that the attempt has paused, and make the entry the next attempt; or an error on why it cannot pause."""
-    effects, tool = ctx.effects, ctx.toolbox.get(entry.name)
+    recorder, tool = ctx.recorder, ctx.toolbox.get(entry.name)
     try:
         if isinstance(paused.pause, PauseForChildResult):
-            await effects.database.call(_check_child, ctx, paused.pause)
+            await recorder.database.call(_check_child, ctx, paused.pause)
         closing = _closing(ctx, tool, entry, paused.pause)
         if closing.request is not None:
-            await requests.address(effects, closing.request)
+            await requests.address(recorder, closing.request)
         closing.announce()
     except PauseRefused as refused:
         return error_result(str(refused))
-    effects.note(closing.rows[0])  # in one commit with the next row
+    recorder.record_with_next(closing.rows[0])  # in one commit with the next row
     try:
-        await effects.record(closing.rows[1], closing.write)
+        await recorder.record(closing.rows[1], closing.write)
     except asyncio.CancelledError:  # it is committed nevertheless
-        effects.started.pop(entry.path, None)
+        recorder.state.started.pop(entry.path, None)
         raise
     closing.done()
     pause = closing.pause
-    effects.started.pop(entry.path, None)
-    effects.paused[entry.path] = pause
+    recorder.state.started.pop(entry.path, None)
+    recorder.state.paused[entry.path] = pause
     entry.attempt = int(pause["attempt"]) + 1
     entry.request = {name: value for name, value in entry.request.items() if name != "ran_with"}
     return pause
@@ -117,39 +117,39 @@ async def outcome(ctx: RunState, entry: Entry, pause: Pause) -> HumanInput | Too
 
 
 async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
-    effects, attempt = ctx.effects, int(pause["attempt"])
+    recorder, attempt = ctx.recorder, int(pause["attempt"])
     closed_path = f"@closed{requests.journal_path(entry.path, attempt)}"
-    if (known := effects.journal.find(closed_path)) is not None:
+    if (known := recorder.journal.find(closed_path)) is not None:
         return dict(known.result["answer"])
 
     async def record(answer: Any, write: Write | None) -> dict[str, Any]:
         result = {"id": pause["id"], "answer": answer, **hidden.of_call(entry.request)}
         closed = Entry("request.closed", closed_path, "input", result=result)
         if write is None:
-            effects.note_once(closed)  # before any row that follows from it
+            recorder.record_with_next_once(closed)  # before any row that follows from it
         else:
-            await effects.record(closed, write)
+            await recorder.record(closed, write)
         return dict(answer)
 
-    return await requests.outcome(effects, (entry.path, attempt), pause, record)
+    return await requests.outcome(recorder, (entry.path, attempt), pause, record)
 
 
 AnyPause = PauseForInputResult | PauseForChildResult
 
 
 def _closing(ctx: RunState, tool: Tool | None, entry: Entry, pause: AnyPause) -> Closing:
-    before = ctx.effects.paused.get(entry.path)
+    before = ctx.recorder.state.paused.get(entry.path)
     number = (before["number"] if before else 0) + 1
     if number > MAX_PAUSES:
         raise PauseRefused(f"{entry.name} has paused {MAX_PAUSES} times in one call, which is the limit; it was ended")
     row = Entry(KIND, entry.path, entry.name, phase="paused", attempt=entry.attempt, request=entry.request)
-    row.digests = {ARGUMENTS: ctx.effects.asked[entry.path]}
-    row.elapsed_s = caps.own_time()
+    row.digests = {ARGUMENTS: ctx.recorder.state.asked[entry.path]}
+    row.elapsed_s = stopwatch.own_time()
     row.result = {"attempt": entry.attempt, "number": number, "spent_s": round(row.elapsed_s, 3)}
     if turns := ctx.turns_in(entry.path):
         row.result["turns"] = turns
     try:
-        ctx.effects.check_may_wait(entry.path)
+        ctx.recorder.state.check_may_wait(entry.path)
         if isinstance(pause, PauseForChildResult):
             return _for_child(ctx, tool, row, pause)
         return _for_input(ctx, tool, row, pause)
@@ -162,7 +162,7 @@ def _check_child(ctx: RunState, pause: PauseForChildResult) -> None:
     if not isinstance(pause.handle, RunHandle):
         raise PauseRefused(f"PauseForChildResult takes the handle that ctx.spawn returned, not {pause.handle!r}")
     try:
-        reachable = asks.is_reachable(ctx.effects.lease.run, run_id_of(pause.handle))
+        reachable = asks.is_reachable(ctx.recorder.lease.run, run_id_of(pause.handle))
     except InvalidInputError as error:
         raise PauseRefused(str(error)) from error
     if not reachable:
@@ -174,7 +174,7 @@ def _for_child(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForChil
         raise InvalidInputError(
             "message is the Message that the child was booted with or sent, or None", field="message"
         )
-    effects, handle = ctx.effects, pause.handle
+    recorder, handle = ctx.recorder, pause.handle
     seconds = None if pause.timeout is None else check_seconds("timeout", pause.timeout)
     path = _ask_path(row.path, row.result)
     message = None if pause.message is None else without_late_reply(pause.message)
@@ -187,7 +187,7 @@ def _for_child(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForChil
         "timeout": seconds,
         "again": tool is not None and tool.promised_effect is Effect.IDEMPOTENT,
     }
-    return Closing(row.result, [row, opening.entry], opening.write, partial(opening.announce, effects))
+    return Closing(row.result, [row, opening.entry], opening.write, partial(opening.announce, recorder))
 
 
 def _ask_path(path: str, pause: Pause) -> str:
@@ -203,7 +203,7 @@ def _for_input(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForInpu
     request = _request(ctx, row, pause)
     row.result["pause"] = "input"
     opened = Entry("request.opened", requests.journal_path(row.path, row.attempt), "input")
-    ctx.effects.entangled = True  # before the commit, which may stand although this task is cancelled
+    ctx.recorder.state.has_dependents()
     return Closing(row.result, [row, opened], partial(people_rows.open_request, request=request), lambda: None, request)
 
 
@@ -219,10 +219,10 @@ def _request(ctx: RunState, row: Entry, pause: PauseForInputResult) -> HumanRequ
     if not single:
         details["questions"] = asked
     return requests.new(
-        ctx.effects.lease.run,
+        ctx.recorder.lease.run,
         row.path,
         HumanRequest.Kind.INPUT,
-        present=ctx.effects.present(),
+        present=ctx.recorder.state.present(),
         attempt=row.attempt,
         to=None if pause.to is None else Addressees.of(pause.to),
         text=asked if single else "\n".join(f"{key}: {text}" for key, text in asked.items()),

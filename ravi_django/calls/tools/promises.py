@@ -28,10 +28,10 @@ from ravi_django.engine.db.threads import may_pass, with_retry
 from ravi_django.engine.journal.entries import Entry, NotJson
 from ravi_django.engine.lease import paths
 from ravi_django.engine.lease.appender import append_repeatable
-from ravi_django.engine.lease.caps import KIND, timeout_of
-from ravi_django.engine.lease.gate import NotRenewed
-from ravi_django.engine.lease.order import Commit
+from ravi_django.engine.lease.lease_state import NotRenewed
+from ravi_django.engine.lease.result_order import Commit
 from ravi_django.engine.lease.state import RunState
+from ravi_django.engine.lease.tool_limits import KIND, timeout_of
 from ravi_django.kernel.content import blocks_json
 from ravi_django.kernel.errors import CancellationError, LeaseLostError, ToolRefused, TransientError, message_of
 from ravi_django.kernel.messages import ToolExecutionResult
@@ -69,7 +69,7 @@ async def _idempotent(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: E
         return _error(message_of(error))
     except (TransientError, CancellationError, LeaseLostError) as error:
         if isinstance(error, TransientError):
-            is_last = ctx.effects.last_attempt
+            is_last = ctx.recorder.state.last_attempt
             _log(ctx, tool, entry, error, logging.ERROR if is_last else logging.WARNING)
             if is_last:
                 return _error(f"{error.type}: {message_of(error)}")
@@ -86,12 +86,12 @@ async def _idempotent(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: E
 
 async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
     """A started row first. After it, only a result or ToolRefused says whether the effect happened."""
-    effects = ctx.effects
+    recorder = ctx.recorder
     while True:
         entry.trace = None
         started = Entry(KIND, entry.path, entry.name, phase="started", attempt=entry.attempt, request=entry.request)
-        await effects.record(started)
-        effects.started[entry.path] = entry
+        await recorder.record(started)
+        recorder.state.started[entry.path] = entry
         attempt = Attempt(ctx, tool, entry)
         try:
             return await execute(ctx, tool, ready, entry.path, attempt.running)
@@ -123,21 +123,21 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
 def _log(ctx: RunState, tool: Tool, entry: Entry, error: BaseException, level: int = logging.ERROR) -> None:
     level = logging.INFO if isinstance(error, PermissionDenied) else level
     entry.trace = failures.trace_of(error)
-    failures.tool_failed(ctx.effects.lease.run, tool.name, error, attempt=entry.attempt, level=level)
+    failures.tool_failed(ctx.recorder.lease.run, tool.name, error, attempt=entry.attempt, level=level)
 
 
 def _elsewhere(ctx: RunState, error: NoThreadLeft) -> TransientError:
     """Sends the run back for another worker, without a failed attempt. Not for an at-most-once tool: it has its started
     row, and "was not run" is its result."""
-    ctx.effects.attempts = ctx.effects.lease.run.attempts - 1
+    ctx.recorder.state.count_attempts(ctx.recorder.lease.run.attempts - 1)
     log.error("%s", error, extra={"action": "tool.no_thread_left"})
     return TransientError(str(error), type="NoThreadLeft", retry_after=float(conf.SWEEP_S))
 
 
 async def _not_ours(ctx: RunState) -> None:
     """A timeout while the tool waited for a parked call of its own is not the tool's: continue waiting."""
-    if ctx.effects.waits:
-        await ctx.effects.park()
+    if ctx.waits.is_waited_for:
+        await ctx.waits.park()
 
 
 class Attempt:
@@ -146,9 +146,9 @@ class Attempt:
 
     def __init__(self, ctx: RunState, tool: Tool, entry: Entry) -> None:
         self.values: list[Any] = []  # what code has returned that ended before its call was given up
-        self._run, self._tool, self._worker = ctx.effects.lease.run, tool, ctx.effects.lease.owner
+        self._run, self._tool, self._worker = ctx.recorder.lease.run, tool, ctx.recorder.lease.owner
         self._entry = replace(entry)  # the caller's becomes the next attempt
-        self._ends = ctx.effects.present() + timedelta(seconds=timeout_of(tool))
+        self._ends = ctx.recorder.state.present() + timedelta(seconds=timeout_of(tool))
         self._key = workers.key_of(self._run.id, self._run.generation, entry.path, entry.attempt)
         self._lock = threading.Lock()
         self._given_up = False
@@ -211,10 +211,10 @@ async def _transactional(
     """
     if inspect.iscoroutinefunction(tool.execute):
         return _error(f"{tool.name} is transactional and must be a sync tool")
-    effects = ctx.effects
+    recorder = ctx.recorder
     begun = time.monotonic()
     row = replace(entry, id=uuid7(), phase="started") if ctx.middleware.function else entry
-    entries, turns = effects.take_pending(row)
+    entries, turns = recorder.take_pending(row)
     under_way = Commit(begun=False)
     loop = asyncio.get_running_loop()
     last = _LastWord(lambda: loop.call_soon_threadsafe(under_way.begin))
@@ -234,11 +234,11 @@ async def _transactional(
             last.take()
             row.result, row.digests, row.blobs = copy.result, copy.digests, copy.blobs
             row.elapsed_s = time.monotonic() - begun
-            first = append_repeatable(effects.lease, entries, turns)
+            first = append_repeatable(recorder.lease, entries, turns)
         return result
 
     try:
-        with paths.entered(scope_below(entry.path, None)), effects.turnstile.committing(under_way):
+        with paths.entered(scope_below(entry.path, None)), recorder.committing(under_way):
             result: ToolExecutionResult = await on_a_thread(ctx, commit, timeout_of(tool))
     except LeaseLostError:
         raise
@@ -246,15 +246,15 @@ async def _transactional(
         _check_undone(ctx, error, last)
         row.result = row.digests = None  # nothing happened
         row.blobs = []
-        effects.notes[:0] = entries[:-1]
-        effects.turns[:0] = turns
+        recorder.pending[:0] = entries[:-1]
+        recorder.turns[:0] = turns
         if not isinstance(error, Exception):
             raise
         if not isinstance(error, NoThreadLeft | ToolRefused):
             _log(ctx, tool, entry, error)
         return _rolled_back(ctx, tool, error, last)
-    effects.outlet.published(entries, first)
-    await effects.turnstile.through(first, len(entries))
+    recorder.stream.published(entries, first)
+    await recorder.wait_turn(first, len(entries))
     return result
 
 
@@ -266,7 +266,7 @@ _NO_PAUSE = (
 
 def _check_undone(ctx: RunState, error: BaseException, last: _LastWord) -> None:
     """Raises if the transaction may have been committed, or will be."""
-    lease, rolled_back = ctx.effects.lease, last.give_up()
+    lease, rolled_back = ctx.recorder.lease, last.give_up()
     away = isinstance(error, OperationalError | InterfaceError) or (isinstance(error, Exception) and may_pass(error))
     if away or (not rolled_back and isinstance(error, TimeoutError)):
         raise LeaseLostError(lease.run_id, lease.epoch) from error  # only another lease can find out

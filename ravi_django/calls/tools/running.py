@@ -15,10 +15,10 @@ from django.db import connections
 
 from ravi_django.calls.llm.errors import error_text
 from ravi_django.calls.tools.results import is_small, result_of
-from ravi_django.engine.lease import caps, paths
-from ravi_django.engine.lease.caps import timeout_of
-from ravi_django.engine.lease.gate import ToolPaused
+from ravi_django.engine.lease import paths, stopwatch
+from ravi_django.engine.lease.lease_state import ToolPaused
 from ravi_django.engine.lease.state import RunState
+from ravi_django.engine.lease.tool_limits import timeout_of
 from ravi_django.kernel.errors import CancellationError, ToolRefused
 from ravi_django.kernel.flow import PauseForChildResult, PauseForInputResult
 from ravi_django.kernel.messages import ToolExecutionResult
@@ -44,11 +44,11 @@ async def execute(
     ctx: RunState, tool: Tool, ready: dict[str, Any], path: str, around: Around = lambda: nullcontext([])
 ) -> ToolExecutionResult:
     """Run the tool; its calls through ctx are numbered below `path`. Raises TimeoutError and ToolPaused."""
-    with paths.entered(scope_below(path, ctx.effects.paused.get(path))):
+    with paths.entered(scope_below(path, ctx.recorder.state.paused.get(path))):
         try:
             return await _execute(ctx, tool, ready, around)
         except CancellationError as error:
-            if ctx.effects.token.cancelled:
+            if ctx.recorder.state.token.cancelled:
                 raise
             raise ToolEndedOddly(error_text(error)) from error
 
@@ -57,7 +57,7 @@ async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any], around: Aro
     timeout = timeout_of(tool)
 
     def call() -> Any:
-        ctx.effects.check_awake()  # it may have waited long for its started row or a thread
+        ctx.recorder.state.check_awake()  # it may have waited long for its started row or a thread
         return tool.execute(**ready)
 
     async def called() -> Any:
@@ -185,9 +185,9 @@ async def on_a_thread(ctx: RunState, function: Callable[[], Any], timeout: float
 
     context = copy_context()
     with paths.entered(None):  # the waiting task is the engine's
-        running = asyncio.ensure_future(ctx.effects.run_sync(context.run, begin))
+        running = asyncio.ensure_future(ctx.recorder.run_sync(context.run, begin))
     try:
-        with caps.waiting():
+        with stopwatch.waiting():
             await asyncio.wait([begun, running], return_when=asyncio.FIRST_COMPLETED)
         async with asyncio.timeout(timeout):
             return await running
@@ -214,7 +214,7 @@ def scope_below(path: str, pause: dict[str, Any] | None) -> paths.Scope:
     """Where a tool's calls are numbered. Its tasks belong to the run as the agent's do."""
     above = paths.current()
     prefix = f"{path}/" if pause is None else place_after(path, pause)
-    return paths.Scope(prefix, branches=above.branches if above else None)
+    return paths.Scope(prefix, tasks=above.tasks if above else None)
 
 
 def place_after(path: str, pause: dict[str, Any]) -> str:

@@ -16,9 +16,9 @@ from ravi_django.conf import conf
 from ravi_django.engine.journal.entries import Entry, Recorded
 from ravi_django.engine.journal.replay import ARGUMENTS, arguments_digest
 from ravi_django.engine.lease import paths
-from ravi_django.engine.lease.caps import KIND, timeout_of
-from ravi_django.engine.lease.gate import Stop, Wait
+from ravi_django.engine.lease.lease_state import Stop, Wait
 from ravi_django.engine.lease.state import RunState
+from ravi_django.engine.lease.tool_limits import KIND, timeout_of
 from ravi_django.kernel.content import blocks_json
 from ravi_django.kernel.errors import (
     CancellationError,
@@ -42,41 +42,41 @@ async def checked(ctx: RunState, entry: Entry, not_before: datetime | None) -> d
     The answer is journaled, so the check runs once. It runs when the code of the attempt has ended; a late result is
     the answer.
     """
-    effects, path = ctx.effects, uncertain.checked_path(entry)
-    recorded = effects.journal.find(path) or effects.journal.find(uncertain.late_path(entry))
+    recorder, path = ctx.recorder, uncertain.checked_path(entry)
+    recorded = recorder.journal.find(path) or recorder.journal.find(uncertain.late_path(entry))
     if recorded is not None:
         answer = recorded.result
     else:
         tool = ctx.toolbox.get(entry.name)
-        if tool is None or tool.check is None or uncertain.asked(effects, entry):
+        if tool is None or tool.check is None or uncertain.asked(recorder, entry):
             return None
         answer = await _ended(ctx, entry, not_before)
         if answer is None:
             answer = {"by": f"check of {tool.name}", **await _answer(ctx, tool, entry), **hidden.of_call(entry.request)}
-            effects.note_once(Entry("effect.checked", path, entry.name, result=answer))
+            recorder.record_with_next_once(Entry("effect.checked", path, entry.name, result=answer))
     return None if answer["outcome"] == "unknown" else dict(answer)
 
 
 async def _ended(ctx: RunState, entry: Entry, not_before: datetime | None) -> dict[str, Any] | None:
     """Wait until the code of the attempt has ended, and until `not_before`. Returns its late result, "unknown" if it
     goes on for too long, else None."""
-    effects = ctx.effects
+    recorder = ctx.recorder
     while True:
-        seen = effects.facts.wake_seq
-        late, code = await effects.database.call(uncertain.running, effects, entry)
-        until = not_before or effects.present()
+        seen = recorder.state.wake_state.wake_seq
+        late, code = await recorder.database.call(uncertain.running, recorder, entry)
+        until = not_before or recorder.state.present()
         if code is not None:
             lost_at = code.ends + timedelta(seconds=LOST_S)
-            if effects.present() >= lost_at:
+            if recorder.state.present() >= lost_at:
                 return {"outcome": "unknown"}
             until = min(max(until, code.until), lost_at)
-        if late is not None or effects.present() >= until:
+        if late is not None or recorder.state.present() >= until:
             return late  # type: ignore[no-any-return]
 
         def met(until: datetime = until, seen: int = seen) -> bool | None:
-            return effects.present() >= until or effects.facts.wake_seq > seen or None
+            return recorder.state.present() >= until or recorder.state.wake_state.wake_seq > seen or None
 
-        await effects.wait(Wait("timer", "check", met, until))
+        await recorder.waits.wait(Wait("timer", "check", met, until))
 
 
 async def _answer(ctx: RunState, tool: Tool, entry: Entry) -> dict[str, Any]:
@@ -106,19 +106,19 @@ async def _answer(ctx: RunState, tool: Tool, entry: Entry) -> dict[str, Any]:
 async def decided(ctx: RunState, entry: Entry) -> ToolExecutionResult | None:
     """An at-most-once effect that began and has no result is uncertain, whatever the tool promises now: a person's
     decision is its result. None: perform it, as the next attempt."""
-    effects = ctx.effects
-    for path, row in effects.journal.open_started.items():
-        if path not in effects.asked and _same_call(row, entry):
+    recorder = ctx.recorder
+    for path, row in recorder.journal.open_started.items():
+        if path not in recorder.state.asked and _same_call(row, entry):
             raise _uncertain(entry, f"it was started at {path!r}, from where the code has moved it")
-    entry.attempt = effects.journal.next_attempt(entry.path)
-    begun = effects.journal.open_started.get(entry.path)
+    entry.attempt = recorder.journal.next_attempt(entry.path)
+    begun = recorder.journal.open_started.get(entry.path)
     if begun is None:
         return None
     entry.attempt = begun.attempt
     if "ran_with" in (begun.request or {}):
         entry.request = {**entry.request, "ran_with": begun.request["ran_with"]}
     tool = ctx.toolbox.get(entry.name)
-    decidable = uncertain.may_decide_at(effects, begun, tool)
+    decidable = uncertain.may_decide_at(recorder, begun, tool)
     seen = decidable - timedelta(seconds=conf.LEASE_S + (timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S))
     why = f"it was started at {begun.finished_at:%Y-%m-%d %H:%M:%S} UTC and its worker died"
     why += f", last seen at {seen:%H:%M:%S} UTC"
@@ -127,14 +127,16 @@ async def decided(ctx: RunState, entry: Entry) -> ToolExecutionResult | None:
 
 async def decide(ctx: RunState, entry: Entry, why: str, not_before: datetime | None) -> ToolExecutionResult | None:
     """Ask the tool's check, then a person; None means "run it again", as the next attempt."""
-    effects = ctx.effects
-    effects.started.pop(entry.path, None)
-    effects.uncertain[entry.path] = entry
+    recorder = ctx.recorder
+    recorder.state.started.pop(entry.path, None)
+    recorder.state.uncertain[entry.path] = entry
     answer = await checked(ctx, entry, not_before) or await uncertain.decide(ctx, entry, why, not_before=not_before)
     if answer["outcome"] == "fail":
         reason = "" if hidden.of_call(entry.request) else f"{why}; "  # the run's error: the owner reads it
-        await effects.end(Stop(Stop.Kind.FAIL, _uncertain(entry, f"{reason}a person has decided to fail the run")))
-    effects.uncertain.pop(entry.path, None)
+        await recorder.waits.end(
+            Stop(Stop.Kind.FAIL, _uncertain(entry, f"{reason}a person has decided to fail the run"))
+        )
+    recorder.state.uncertain.pop(entry.path, None)
     if answer["outcome"] == "run_again":
         entry.attempt += 1
         entry.request.pop("ran_with", None)
@@ -148,13 +150,13 @@ def _same_call(row: Recorded, entry: Entry) -> bool:
 
 async def decide_left(ctx: RunState) -> None:
     """At the end of the agent's code, decide the at-most-once effects that it began and did not await."""
-    effects = ctx.effects
-    left = effects.left_open()
-    if left and effects.stop is not None and effects.stop.kind == Stop.Kind.LOST:
-        effects.stop = None  # the gate is closed for the agent's code; this wait is the engine's
+    recorder = ctx.recorder
+    left = recorder.state.left_open()
+    if left:
+        recorder.state.reopen()
     for path, begun in left.items():
         entry = Entry(KIND, path, begun.name, attempt=begun.attempt, request=begun.request, digests=begun.digests)
-        decidable = uncertain.may_decide_at(effects, begun, ctx.toolbox.get(entry.name))
+        decidable = uncertain.may_decide_at(recorder, begun, ctx.toolbox.get(entry.name))
         why = "the run's code did not wait for it"
         answer = await checked(ctx, entry, decidable) or await uncertain.decide(ctx, entry, why, not_before=decidable)
         if answer["outcome"] == "fail":

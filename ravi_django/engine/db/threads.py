@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
@@ -216,28 +216,6 @@ class DatabaseThreads(Threads):
             for call in [thread.call for thread in hanging] + list(self._waiting):
                 if call is not None:
                     call.answer(None, RuntimeError(f"the threads {self._name} are closed, and one hangs in a call"))
-
-
-class CodeThreads:
-    """Database threads for the code of one run: a call that fails for a transient reason is repeated, and the code sees
-    no error. `busy` is entered meanwhile."""
-
-    def __init__(self, threads: DatabaseThreads, busy: Callable[[], AbstractContextManager[None]]) -> None:
-        self._threads = threads
-        self._busy = busy
-
-    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        give_up = 0.0
-        while True:
-            try:
-                return await self._threads.call(function, *args, **kwargs)
-            except Exception as error:
-                give_up = give_up or time.monotonic() + AWAY_S
-                if not may_pass(error) or time.monotonic() > give_up:
-                    raise
-                log.warning("a call of the database is repeated: %s", error, extra={"action": "db.repeated"})
-            with self._busy():
-                await asyncio.sleep(REPEAT_S)
 
 
 _readers: DatabaseThreads | None = None

@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ravi_django.engine.db.threads import CodeThreads, DatabaseThreads
 from ravi_django.engine.journal import append
 from ravi_django.models import Blob
 
@@ -18,8 +17,9 @@ _MOST = 10_000
 _TRUSTED_S = 6 * 3600.0  # then they are stored again: the prune deletes unused blobs after a day
 
 
-async def keep(database: DatabaseThreads | CodeThreads, bodies: dict[str, Callable[[], Any]]) -> None:
-    """Store new bodies; `bodies` maps a digest to a function that returns the JSON value."""
+async def keep(database: Any, bodies: dict[str, Callable[[], Any]]) -> None:
+    """Store new bodies; `bodies` maps a digest to a function that returns the JSON value, `database` is
+    threads of the database, or those of a run's code."""
     now = time.monotonic()
     new = [digest for digest in bodies if now - _stored_at.get(digest, -_TRUSTED_S) >= _TRUSTED_S]
     if not new:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -18,9 +17,9 @@ ARGUMENTS = "arguments"  # in a row's digests
 
 
 class Journal:
-    """Look-ups of one lease. `Turnstile.take` gives each recorded result once."""
+    """Look-ups of one lease. `Recorder.recall` delivers each recorded result once."""
 
-    def __init__(self, rows: Sequence[Recorded]) -> None:
+    def __init__(self, rows: Sequence[Recorded], *, stall_s: float = STALL_S) -> None:
         """Raises DeterminismError for rows of a form that this release does not know."""
         later = next((row for row in rows if row.schema > SCHEMA), None)
         if later is not None:
@@ -32,7 +31,7 @@ class Journal:
         self._started: dict[str, Recorded] = {}
         self._paused: dict[str, Recorded] = {}  # the last attempt of a tool call that a pause has closed
         self._kinds = {row.kind for row in rows}
-        self.stall_s = STALL_S
+        self._stall_s = stall_s
         self._set_aside: dict[str, int] = {}  # the last attempt at a path that a retry has superseded
         # What failed the run before a person had it retried: the code is not given it any more.
         retried = [
@@ -99,7 +98,7 @@ class Journal:
         if self._next:
             before = self._by_seq(self._order[self._next - 1])
             waited = (self._by_seq(self.next_seq).started_at - before.finished_at).total_seconds()
-        return self.stall_s + min(max(waited, 0.0), 100 * self.stall_s)
+        return self._stall_s + min(max(waited, 0.0), 100 * self._stall_s)
 
     def find(self, path: str) -> Recorded | None:
         return self._results.get(path)
@@ -107,11 +106,6 @@ class Journal:
     def recorded(self, kind: str) -> list[Recorded]:
         """All results of a kind, those inside of other calls too."""
         return [row for row in self._results.values() if row.kind == kind]
-
-    def lost_leases(self, seq: int) -> list[datetime]:
-        """The ends of the leases that were lost behind this row."""
-        rows = [row.result for row in self._results.values() if row.kind == "run.resumed" and row.seq > seq]
-        return [datetime.fromisoformat(result["after"]) for result in rows if "after" in result]
 
     def has_kind(self, *kinds: str) -> bool:
         return not self._kinds.isdisjoint(kinds)

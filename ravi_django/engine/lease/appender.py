@@ -318,7 +318,7 @@ class LoopConnection:
             self._drop()
 
 
-async def paused(seconds: float) -> bool:
+async def sleep_shielded(seconds: float) -> bool:
     """Sleep; returns whether the caller was cancelled meanwhile."""
     try:
         await asyncio.sleep(seconds)

@@ -233,7 +233,7 @@ def _beside(name: str, key: str) -> str:
 
 
 # The message of a run that has one. A delivery wakes the run in its own transaction: if the run was not woken while the
-# statement waited for its row, there is no other message. Ordered as in `facts.some_after`.
+# statement waited for its row, there is no other message. Ordered as in `wake_state.some_after`.
 _SOLE = """LEFT JOIN LATERAL (
   SELECT min(id) AS id FROM (
     SELECT id FROM ravi_inboxmessage WHERE run_id BETWEEN taken.id AND taken.id

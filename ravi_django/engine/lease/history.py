@@ -25,7 +25,7 @@ from ravi_django.db import transaction
 from ravi_django.engine.journal.append import appending
 from ravi_django.engine.journal.entries import Entry, NewTurn, write_turns
 from ravi_django.engine.journal.lease import Lease
-from ravi_django.engine.lease.effects import RETENTION
+from ravi_django.engine.lease.lease_state import RETENTION
 from ravi_django.engine.lease.state import ALONE, RunState, current_context
 from ravi_django.kernel import AgentId, ChatMessage, Role, ToolResultBlock
 from ravi_django.models import Session, Turn
@@ -105,19 +105,19 @@ class DjangoHistoryProvider:
         nothing."""
         ctx = _context_of(None)
         if ctx is not None:
-            ctx.effects.note_once(Entry("history.retention", f"{RETENTION}{agent_id}", str(agent_id)))
+            ctx.recorder.record_with_next_once(Entry("history.retention", f"{RETENTION}{agent_id}", str(agent_id)))
         return ctx is not None
 
 
 async def _count_in_run(ctx: RunState, agent_id: AgentId, session_id: str) -> int:
     path = ctx.path()
-    if (row := ctx.effects.recall_now(path, "history.count", str(agent_id))) is not None:
+    if (row := ctx.recorder.recall_unordered(path, "history.count", str(agent_id))) is not None:
         return int(row.result["count"])
-    of_run = Q(run_id=ctx.run_id, index__gte=ctx.effects.lease.run.turn_from)
+    of_run = Q(run_id=ctx.run_id, index__gte=ctx.recorder.lease.run.turn_from)
     earlier = _read_by(agent_id, session_id).filter(keeps=None).exclude(of_run)
-    with ctx.effects.busy():
-        count = int(await ctx.effects.database.call(earlier.count))
-    ctx.effects.note(Entry(kind="history.count", path=path, name=str(agent_id), result={"count": count}))
+    with ctx.recorder.waits.busy():
+        count = int(await ctx.recorder.database.call(earlier.count))
+    ctx.recorder.record_with_next(Entry(kind="history.count", path=path, name=str(agent_id), result={"count": count}))
     return count
 
 
@@ -129,11 +129,11 @@ async def _clear(agent_id: AgentId, session_id: str, run_id: str | None = None) 
         await sync_to_async((turns if run_id is None else turns.filter(run_id=run_id)).delete)()
         return
     path, name = ctx.path(), str(agent_id)
-    if await ctx.effects.recall(path, "history.clear", name) is not None:
+    if await ctx.recorder.recall(path, "history.clear", name) is not None:
         return
     write = partial(clear_turns, session_id=session_id, agent=name, run_id=run_id)
-    async with ctx.effects.performing():
-        await ctx.effects.record(Entry(kind="history.clear", path=path, name=name, request={"run": run_id}), write)
+    async with ctx.recorder.effect():
+        await ctx.recorder.record(Entry(kind="history.clear", path=path, name=name, request={"run": run_id}), write)
 
 
 def read(
@@ -285,9 +285,9 @@ async def _seed_in(ctx: RunState, agent_id: AgentId, session_id: str, messages: 
     """Store at once turns that are older than the run, unless the conversation has some: the run's next read has
     them."""
     ctx.check_session(session_id)
-    with ctx.effects.busy():
-        seeded, end = await ctx.effects.database.call(seed, agent_id, session_id, messages)
-    ctx.effects.lease.run.session.next_position = end
+    with ctx.recorder.waits.busy():
+        seeded, end = await ctx.recorder.database.call(seed, agent_id, session_id, messages)
+    ctx.recorder.lease.run.session.next_position = end
     return seeded
 
 
@@ -296,28 +296,28 @@ async def _read_in(
 ) -> list[ChatMessage]:
     """The session's earlier turns, or with `window` those for a prompt. The position is journaled, and the sessions
     that a delegated agent remembers."""
-    path, session = ctx.path(), ctx.effects.lease.run.session
-    row = ctx.effects.recall_now(path, "history.read", str(agent_id))
+    path, session = ctx.path(), ctx.recorder.lease.run.session
+    row = ctx.recorder.recall_unordered(path, "history.read", str(agent_id))
     position = session.next_position if row is None else row.result["position"]
     known = None if row is None else row.result.get("sessions")
     sessions: dict[str, Any] = {}
     messages: list[ChatMessage] = []
     if known or (row is None and session.memory_of):
-        with ctx.effects.busy():
-            past, read_from = await ctx.effects.database.call(read_remembered, agent_id, session, position, known)
+        with ctx.recorder.waits.busy():
+            past, read_from = await ctx.recorder.database.call(read_remembered, agent_id, session, position, known)
         sessions = {"sessions": read_from}
         messages = window_among(past, limit) if window else page_among(past, limit, offset)
     elif position:  # a new conversation has nothing to read
         where: dict[str, Any] = {"limit": limit, "before": position} | ({} if window else {"offset": offset})
-        where["alone"] = ALONE in (ctx.effects.lease.run.metadata or {})
+        where["alone"] = ALONE in (ctx.recorder.lease.run.metadata or {})
         reads = read_window if window else read
-        with ctx.effects.busy():
-            messages = await ctx.effects.database.call(reads, agent_id, ctx.session_id, **where)
+        with ctx.recorder.waits.busy():
+            messages = await ctx.recorder.database.call(reads, agent_id, ctx.session_id, **where)
     if window:
         ctx.seen.setdefault(str(agent_id), position)
     if row is None:
         result = {"position": position, "count": len(messages), **sessions}
-        ctx.effects.note(Entry(kind="history.read", path=path, name=str(agent_id), result=result))
+        ctx.recorder.record_with_next(Entry(kind="history.read", path=path, name=str(agent_id), result=result))
     return messages
 
 

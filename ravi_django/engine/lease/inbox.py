@@ -12,8 +12,8 @@ from itertools import takewhile
 from typing import Any
 
 from ravi_django.engine.journal.entries import Entry
-from ravi_django.engine.lease import facts, paths
-from ravi_django.engine.lease.effects import Effects
+from ravi_django.engine.lease import paths, wake_state
+from ravi_django.engine.lease.recorder import Recorder
 from ravi_django.engine.lease.state import RunState
 from ravi_django.kernel import Agent, InvalidInputError, Message
 
@@ -25,38 +25,38 @@ async def receive(ctx: RunState) -> list[Message]:
     """`ctx.receive`. One query, none on a replay. The row is written with the next commit: until then nothing is
     recorded that could follow from the messages."""
     _check_place(ctx)
-    effects, path = ctx.effects, ctx.path()
-    row = await effects.recall(path, KIND, "")
+    recorder, path = ctx.recorder, ctx.path()
+    row = await recorder.recall(path, KIND, "")
     if row is not None:
         return _give(ctx, row.read_upto or 0)
-    async with effects.performing():
-        after = max(effects.lease.run.inbox_from, effects.read_upto or 0)
-        upto = await read_on(effects, after) or effects.read_upto
+    async with recorder.effect():
+        after = max(recorder.lease.run.inbox_from, recorder.state.mailbox.read_upto or 0)
+        upto = await read_on(recorder, after) or recorder.state.mailbox.read_upto
         messages = _give(ctx, upto or 0)
-        effects.note(Entry(KIND, path, result={"messages": len(messages)}, read_upto=upto))
+        recorder.record_with_next(Entry(KIND, path, result={"messages": len(messages)}, read_upto=upto))
     return messages
 
 
 async def hear(ctx: RunState) -> list[Message]:
     """`ctx.hear`: like `receive`, for the next messages of the inbox as long as they steer the run. One query if an
     append has found that the run was woken since the last time, else none."""
-    effects = ctx.effects
+    recorder = ctx.recorder
     if not ctx.is_recorded():
-        if effects.journal.replaying:
+        if recorder.journal.replaying:
             return []
-        woken = max(effects.lease.woken, default=0)
-        if woken > max(ctx.heard, effects.lease.run.wake_seq):
-            with effects.busy():
-                await read_on(effects, max(effects.lease.run.inbox_from, effects.read_upto or 0))
+        woken = max(recorder.lease.woken, default=0)
+        if woken > max(ctx.heard, recorder.lease.run.wake_seq):
+            with recorder.waits.busy():
+                await read_on(recorder, max(recorder.lease.run.inbox_from, recorder.state.mailbox.read_upto or 0))
             ctx.heard = woken
-        unread = [(position, one) for position, one in effects.inbox if position > (effects.read_upto or 0)]
+        unread = recorder.state.mailbox.unread()
         steering = list(takewhile(lambda numbered: STEERS in numbered[1].metadata, unread))
         if not steering:
             return []
         upto = steering[-1][0]
-        effects.note(Entry(KIND, ctx.path(), result={"messages": len(steering)}, read_upto=upto))
+        recorder.record_with_next(Entry(KIND, ctx.path(), result={"messages": len(steering)}, read_upto=upto))
     else:
-        row = await effects.recall(ctx.path(), KIND, "")
+        row = await recorder.recall(ctx.path(), KIND, "")
         assert row is not None
         upto = row.read_upto or 0
     depth = ctx.publication_depth
@@ -65,19 +65,15 @@ async def hear(ctx: RunState) -> list[Message]:
     return messages
 
 
-async def read_on(effects: Effects, after: int) -> int | None:
+async def read_on(recorder: Recorder, after: int) -> int | None:
     """Read the messages above an id, at most the agent's limit of them; returns the id of the last one."""
-    run_id, limit, more = effects.lease.run_id, effects.inbox_limit, False
-    if limit is None:
-        rows = await effects.database.call(facts.inbox_after, run_id, after)
+    mailbox, run_id, more = recorder.state.mailbox, recorder.lease.run_id, False
+    if mailbox.limit is None:
+        rows = await recorder.database.call(wake_state.inbox_after, run_id, after)
     else:
-        rows, more = await effects.database.call(facts.some_after, run_id, after, limit)
-    known = effects.inbox[-1][0] if effects.inbox else 0
-    effects.inbox += [(position, Message.model_validate(body)) for position, body in rows if position > known]
-    last = rows[-1][0] if rows else None
-    if last is None or last >= known:
-        effects.inbox_more = more
-    return last
+        rows, more = await recorder.database.call(wake_state.some_after, run_id, after, mailbox.limit)
+    mailbox.add([(position, Message.model_validate(body)) for position, body in rows], more)
+    return rows[-1][0] if rows else None
 
 
 def limit_of(agent: Agent) -> int | None:
@@ -88,10 +84,7 @@ def limit_of(agent: Agent) -> int | None:
 
 def _give(ctx: RunState, upto: int) -> list[Message]:
     """Hand out messages without an await: of two concurrent tasks the second gets those that the first did not."""
-    effects = ctx.effects
-    after = effects.read_upto or 0
-    messages = [message for position, message in effects.inbox if after < position <= upto]
-    effects.read_upto = max(after, upto) or None
+    messages = ctx.recorder.state.mailbox.give(upto)
     ctx.messages_given += messages
     if messages:
         ctx.publication_depth, ctx.caused = publication_depth(messages), ""

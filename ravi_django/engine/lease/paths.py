@@ -11,25 +11,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass
+from contextvars import ContextVar, copy_context
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from ravi_django.kernel import CancellationError, SuspendInterrupt
+from ravi_django.engine.lease.run_tasks import RunTasks
+from ravi_django.kernel import CancellationError
 
 
 class Scope:
     """One numbering. `prefix` is empty at the top, else ends with a dot."""
 
-    __slots__ = ("branches", "call_id", "calls", "children", "is_given_up", "named", "opener", "prefix", "whole")
+    __slots__ = ("call_id", "calls", "children", "is_given_up", "named", "opener", "prefix", "tasks", "whole")
 
     def __init__(
         self,
         prefix: str = "",
         *,
         call_id: str = "",
-        branches: Branches | None = None,
+        tasks: RunTasks | None = None,
         opener: Scope | None = None,
         whole: Scope | None = None,
     ) -> None:
@@ -39,7 +38,7 @@ class Scope:
         self.calls = 0
         self.children = 0
         self.named: dict[str, int] = {}
-        self.branches = branches  # tasks of the run
+        self.tasks = tasks  # tasks of the run
         self.whole = whole or self  # the outermost scope: that of the run, or of the tool call around this scope
         self.is_given_up = False  # of a whole: the tool call was given up, and its code may make no calls
 
@@ -52,7 +51,7 @@ class Scope:
     def for_task(self) -> Scope:
         self.children += 1
         prefix = f"{self.prefix}t{self.children}."
-        return Scope(prefix, call_id=self.call_id, branches=self.branches, opener=self, whole=self.whole)
+        return Scope(prefix, call_id=self.call_id, tasks=self.tasks, opener=self, whole=self.whole)
 
     def for_name(self, name: str, call_id: str) -> Scope:
         """A named scope; the same name a second time gets a suffix.
@@ -63,7 +62,7 @@ class Scope:
             return self.opener.for_name(name, call_id)
         prefix = self.peek(name)
         self.named[name] = self.named.get(name, 0) + 1
-        return Scope(prefix, call_id=call_id, branches=self.branches, whole=self.whole)
+        return Scope(prefix, call_id=call_id, tasks=self.tasks, whole=self.whole)
 
     def peek(self, name: str) -> str:
         """The prefix that the next scope of this name will have."""
@@ -120,96 +119,25 @@ def install(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
             context.run(_scope.set, parent.for_task())
             kwargs["context"] = context
         task = before(loop, coro, **kwargs) if before else asyncio.Task(coro, loop=loop, **kwargs)
-        if parent is not None and parent.branches is not None:
-            parent.branches.keep(task)  # type: ignore[arg-type]
+        if parent is not None and parent.tasks is not None:
+            parent.tasks.keep(task)  # type: ignore[arg-type]
         return task
 
     loop.set_task_factory(factory)  # type: ignore[arg-type]
     return lambda: loop.set_task_factory(before)
 
 
-TURNS = 100  # of a loop without a visible ready queue (uvloop): after so many the code counts as at rest
-SPIN_TURNS = 10_000  # after so many, code that polls with `sleep(0)` no longer delays results
-
-inside: ContextVar[tuple[object, ...]] = ContextVar("ravi_inside", default=())  # the open effects around this code
-_asking: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Branches, None]] = WeakKeyDictionary()
-
-
-@dataclass(slots=True, eq=False)
-class Parked:
-    """A call that waits, for a condition or for the end of the lease."""
-
-    future: asyncio.Future[None]
-    inside: tuple[object, ...]  # the open effects around it, which wait for it
-    wait: Any = None  # its condition, a `gate.Wait`; None if only the end of the lease ends it
+def at_rest(tasks: RunTasks) -> bool:
+    """Whether no callback of the run's code is ready, except the current one."""
+    ready = with_ready_code(asyncio.get_running_loop())
+    return ready is not None and tasks not in ready
 
 
-class Branches:
-    """The tasks of one lease. Used only on the loop's thread.
-
-    `on_rest` is called after each `ask`: with True at rest, or with False if the code spins.
-    """
-
-    def __init__(self, on_rest: Callable[[bool], None]) -> None:
-        self.main: asyncio.Task[Any] | None = None
-        self.others: set[asyncio.Task[Any]] = set()  # made by the code
-        self._on_rest = on_rest
-        self._turns = 0  # of the loop since `ask`
-
-    def keep(self, task: asyncio.Task[Any]) -> None:
-        self.others.add(task)
-        task.add_done_callback(self._over)
-
-    def _over(self, task: asyncio.Task[Any]) -> None:
-        self.others.remove(task)
-        if not task.cancelled() and isinstance(task._exception, SuspendInterrupt):
-            task.exception()  # the lease ended: asyncio need not log the error of a task that is not awaited
-
-    @property
-    def alone(self) -> bool:
-        """Whether the run has one task, so nothing runs concurrently."""
-        return not self.others
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether no callback of the code is ready, except the current one."""
-        ready = _ready(asyncio.get_running_loop())
-        return ready is not None and self not in ready
-
-    def ask(self) -> None:
-        """Have `on_rest` called in a later turn of the loop."""
-        self._turns = 0
-        self._ask(asyncio.get_running_loop())
-
-    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        if loop not in _asking:
-            _asking[loop] = {}
-            loop.call_soon(_look, loop, context=Context())
-        _asking[loop][self] = None
-
-
-def _look(loop: asyncio.AbstractEventLoop) -> None:
-    """Check the ready callbacks once for all runs that have asked."""
-    ready, asking = _ready(loop), _asking.pop(loop)
-    try:
-        while asking:
-            branches, _ = asking.popitem()
-            branches._turns += 1
-            at_rest = branches._turns >= TURNS if ready is None else branches not in ready
-            if at_rest or branches._turns >= SPIN_TURNS:
-                branches._on_rest(at_rest)
-            else:
-                branches._ask(loop)
-    finally:
-        for branches in asking:  # left by the error of another run
-            branches._ask(loop)
-
-
-def _ready(loop: Any) -> set[Branches | None] | None:
+def with_ready_code(loop: Any) -> set[RunTasks | None] | None:
     """The runs with a ready callback; None if the loop does not show it. Copied, as other threads add callbacks."""
     return {_of(handle) for handle in tuple(loop._ready)} if hasattr(loop, "_ready") else None
 
 
-def _of(handle: Any) -> Branches | None:
+def _of(handle: Any) -> RunTasks | None:
     scope = handle._context.get(_scope)
-    return None if scope is None or scope.whole.is_given_up else scope.branches
+    return None if scope is None or scope.whole.is_given_up else scope.tasks

@@ -59,23 +59,25 @@ async def _first(ctx: RunState, name: str, compute: Callable[[], Any]) -> None:
 async def _compute(ctx: RunState, name: str, compute: Callable[[], Any]) -> None:
     path = f"@pinned.{name}"
     scope = ctx.here().for_name(f"pinned.{name}", "")
-    row = ctx.effects.journal.find(path)
+    row = ctx.recorder.journal.find(path)
     if row is not None and not _raised_here(ctx, row, scope.prefix):
         ctx.pinned[name] = row.result
-        ctx.effects.journal.pass_over(_place_of(row) or scope.prefix)
-        ctx.effects.poke()
+        ctx.recorder.journal.pass_over(_place_of(row) or scope.prefix)
+        ctx.waits.poke()
         return
     with paths.entered(scope):
         value = compute()
         value = await value if inspect.isawaitable(value) else value
     ctx.pinned[name] = json.loads(encode(value))  # as a replay will have it
-    ctx.effects.note_once(Entry("pinned", path, name, request={"scope": scope.prefix}, result=ctx.pinned[name]))
+    ctx.recorder.record_with_next_once(
+        Entry("pinned", path, name, request={"scope": scope.prefix}, result=ctx.pinned[name])
+    )
 
 
 def _raised_here(ctx: RunState, row: Recorded, prefix: str) -> bool:
     """Whether a computation here failed before the value was computed in another place: then it fails here again."""
     scope = _place_of(row)
-    return scope is not None and scope != prefix and ctx.effects.journal.has_below(prefix)
+    return scope is not None and scope != prefix and ctx.recorder.journal.has_below(prefix)
 
 
 def _place_of(row: Recorded) -> str | None:

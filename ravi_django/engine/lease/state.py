@@ -20,7 +20,7 @@ from ravi_django.agents.middleware import Hooks, MiddlewarePipeline, frozen
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.lease import paths
-from ravi_django.engine.lease.effects import Effects
+from ravi_django.engine.lease.recorder import Recorder
 from ravi_django.kernel import (
     Agent,
     AgentId,
@@ -55,9 +55,10 @@ ALONE = "without_context"  # metadata of a run that was handed over: its agent r
 class RunState:
     """A run in memory, from the claim to the end of the lease."""
 
-    def __init__(self, agent: Agent, effects: Effects, meta: RunMeta, middleware: MiddlewarePipeline) -> None:
-        run = effects.lease.run
-        self.effects = effects
+    def __init__(self, agent: Agent, recorder: Recorder, meta: RunMeta, middleware: MiddlewarePipeline) -> None:
+        run = recorder.lease.run
+        self.recorder = recorder
+        self.waits = recorder.waits
         self.agent_id: AgentId = agent.id
         self.run_id = str(run.id)
         self.session_id = str(run.session_id)
@@ -97,7 +98,7 @@ class RunState:
     @property
     def conversation(self) -> str:
         """The session of the tree's root: the `correlation_id` of messages that have none."""
-        run = self.effects.lease.run
+        run = self.recorder.lease.run
         return str((run.root or run).session_id)
 
     @property
@@ -110,7 +111,7 @@ class RunState:
 
     async def hook(self, event: HookEvent, **data: Any) -> None:
         """Call the agent's hooks, except for an event of a replay. Never raises."""
-        if not self.hooks.listens_to(event) or (event in _OF_THE_CODE and self.effects.journal.replaying):
+        if not self.hooks.listens_to(event) or (event in _OF_THE_CODE and self.recorder.journal.replaying):
             return
         with paths.entered(None):  # a hook is not part of the run
             await self.hooks.fire(HookCall(event, self.run_id, self.session_id, self.agent_id, frozen(data)))
@@ -122,15 +123,15 @@ class RunState:
         return None if self.user_id is None else get_user_model()._default_manager.filter(pk=self.user_id).first()
 
     async def auser(self) -> Any:
-        return await self.effects.database.call(lambda: self.user)
+        return await self.recorder.database.call(lambda: self.user)
 
     @property
     def idempotency_key(self) -> str:
         """A key of the tool call around this code, the same for each of its attempts."""
         scope = paths.current()
-        run = self.effects.lease.run
+        run = self.recorder.lease.run
         prefix = scope.prefix if scope is not None else ""
-        origin = None if "/" in prefix else self.effects.journal.origin  # a running tool is this run's own effect
+        origin = None if "/" in prefix else self.recorder.journal.origin  # a running tool is this run's own effect
         above, slash, last = prefix.rpartition("/")
         prefix = above + slash + _BEHIND_PAUSE.sub("", last)
         return hashlib.sha256(f"{origin or run.id}:{run.generation}:{prefix}".encode()).hexdigest()
@@ -141,13 +142,13 @@ class RunState:
     def decided(self, name: str) -> bool | None:
         """Whether the journal has a call in the next scope `name` here. Then a replay has to make the call, and
         otherwise must not. None: nothing is recorded from here on, so the code decides."""
-        if self.effects.journal.find(f"{self.here().peek(name)}1") is not None:
+        if self.recorder.journal.find(f"{self.here().peek(name)}1") is not None:
             return True
-        return False if self.effects.journal.replaying else None
+        return False if self.recorder.journal.replaying else None
 
     def is_recorded(self) -> bool:
         """Whether the journal has the result of the next call here."""
-        return self.effects.journal.find(self.next_path()) is not None
+        return self.recorder.journal.find(self.next_path()) is not None
 
     def next_path(self) -> str:
         scope = self.here()
@@ -190,8 +191,8 @@ class RunState:
             first = self.turns_given
             self._unnumbered += len(messages)
         else:
-            first = self.effects.lease.run.turn_from + self._unnumbered + start
-        while messages and first in self.effects.summaries and keeps_of(messages[0]) is None:
+            first = self.recorder.lease.run.turn_from + self._unnumbered + start
+        while messages and first in self.recorder.state.summaries and keeps_of(messages[0]) is None:
             first += 1  # the place of a summary that the code no longer adds
             self._unnumbered += 1
         self.turns_given = max(self.turns_given, first + len(messages))
@@ -202,8 +203,8 @@ class RunState:
             if number >= self.turns_known:
                 seen = None if keeps_of(message) is None else self.seen.get(str(agent_id))
                 is_shared = number - first in shared
-                turn = self.effects.turn(UUID(str(session_id)), str(agent_id), message, shared=is_shared, seen=seen)
-                self.effects.turns.append(turn)
+                turn = self.recorder.turn(UUID(str(session_id)), str(agent_id), message, shared=is_shared, seen=seen)
+                self.recorder.turns.append(turn)
                 self.turns_known += 1
 
     def turns_in(self, path: str) -> int:
@@ -249,15 +250,15 @@ class Outputs:
         if self._recorded > 0:
             self._recorded -= len(text)
             return
-        effects = self._ctx.effects
+        recorder = self._ctx.recorder
         entry = self._entry
-        if entry is None or not effects.notes or effects.notes[-1] is not entry:
+        if entry is None or not recorder.pending or recorder.pending[-1] is not entry:
             path = self._ctx.path()
-            if (row := effects.recall_now(path, OUTPUT)) is not None:
+            if (row := recorder.recall_unordered(path, OUTPUT)) is not None:
                 self._recorded = len(row.result["text"]) - len(text)
                 return
             entry = self._entry = Entry(OUTPUT, path, result={"text": ""})
-            effects.note(entry)
+            recorder.record_with_next(entry)
         entry.result["text"] += text
-        attempt = f"{effects.lease.epoch}.said"  # the text of a later lease replaces this one
-        effects.outlet.delta("text.delta", text, call=entry.path, attempt=attempt)
+        attempt = f"{recorder.lease.epoch}.said"  # the text of a later lease replaces this one
+        recorder.stream.delta("text.delta", text, call=entry.path, attempt=attempt)

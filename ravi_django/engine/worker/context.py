@@ -16,10 +16,10 @@ from ravi_django.calls.middleware import chain
 from ravi_django.calls.model import call as model_calls
 from ravi_django.calls.tools import call as tool_calls, uncertain
 from ravi_django.engine.journal.entries import Entry
-from ravi_django.engine.lease import inbox, pins, waits
-from ravi_django.engine.lease.effects import Effects
-from ravi_django.engine.lease.gate import Stop
+from ravi_django.engine.lease import inbox, pins, sleeps
 from ravi_django.engine.lease.inbox import as_depth, publication_depth
+from ravi_django.engine.lease.lease_state import Stop
+from ravi_django.engine.lease.recorder import Recorder
 from ravi_django.engine.lease.state import RunState
 from ravi_django.kernel import (
     Agent,
@@ -67,9 +67,9 @@ def _address(target: Any) -> Any:
 class DurableContext(RunState):
     """The RunContext of one lease. `kernel/contracts.py` documents the methods."""
 
-    def __init__(self, agent: Agent, effects: Effects, meta: RunMeta) -> None:
+    def __init__(self, agent: Agent, recorder: Recorder, meta: RunMeta) -> None:
         of_agent = MiddlewarePipeline.of(getattr(agent, "middleware", None))
-        super().__init__(agent, effects, meta, chain.around(of_agent))
+        super().__init__(agent, recorder, meta, chain.around(of_agent))
         self._patches: dict[str, bool] = {}
 
     # ------------------------------------------------------------------------------------------- effects
@@ -131,10 +131,10 @@ class DurableContext(RunState):
             await asks.send(self, to, message)
 
     async def sleep(self, duration: float | timedelta) -> None:
-        await waits.sleep_until(self, timedelta(seconds=check_span("duration", duration)))
+        await sleeps.sleep_until(self, timedelta(seconds=check_span("duration", duration)))
 
     async def sleep_until(self, when: datetime | timedelta | float) -> None:
-        await waits.sleep_until(self, when)
+        await sleeps.sleep_until(self, when)
 
     async def sleep_until_signal(
         self,
@@ -144,10 +144,10 @@ class DurableContext(RunState):
         timeout: float | timedelta | None = None,
         or_message: bool = False,
     ) -> Any:
-        return await waits.sleep_until_signal(self, name, until, timeout, or_message=or_message)
+        return await sleeps.sleep_until_signal(self, name, until, timeout, or_message=or_message)
 
     def stay_awake(self) -> AbstractContextManager[None]:
-        return self.effects.busy()
+        return self.waits.busy()
 
     async def receive(self) -> list[Message]:
         """The messages that arrived after those that the code was given. Does not wait."""
@@ -194,10 +194,10 @@ class DurableContext(RunState):
 
     async def continue_as_new(self, state: Any = None) -> None:
         following = check_json("state", state)
-        if self.effects.left_open():  # uncertain effects are decided before the journal starts again
+        if self.recorder.state.left_open():  # uncertain effects are decided before the journal starts again
             await uncertain.decide_left(self)
         depth = as_depth(self.publication_depth)
-        await self.effects.end(Stop(Stop.Kind.CONTINUE, state=following, depth=depth))
+        await self.waits.end(Stop(Stop.Kind.CONTINUE, state=following, depth=depth))
 
     def say(self, text: str) -> None:
         """Stream a piece of text; its row is written with the next commit. A replay does not stream it again."""
@@ -230,20 +230,20 @@ class DurableContext(RunState):
     async def log(self, kind: str, data: Any = None) -> None:
         check_text("kind", kind, MAX_NAME)
         path = self.path()
-        if self.effects.recall_now(path, "log", kind) is not None:
+        if self.recorder.recall_unordered(path, "log", kind) is not None:
             return
-        entry, begun = Entry(kind="log", path=path, name=kind, result=data), self.effects.journal.started(path)
+        entry, begun = Entry(kind="log", path=path, name=kind, result=data), self.recorder.journal.started(path)
         if begun is not None and begun.kind == sticky.KIND:
             await approvals.withdraw(self, begun, entry)
         else:
-            self.effects.note(entry)
+            self.recorder.record_with_next(entry)
 
     _log = log
 
     async def log_once(self, key: str, data: Any = None) -> None:
         """`log` once in the run's generation, however often and wherever it is called."""
         check_text("key", key, MAX_NAME)
-        self.effects.note_once(Entry(kind="log", path=f"@once.{key}", name=key, result=data))
+        self.recorder.record_with_next_once(Entry(kind="log", path=f"@once.{key}", name=key, result=data))
 
     async def pin(self, name: str, compute: Callable[[], Any]) -> Any:
         """The JSON value of `compute`, sync or async: computed once in the run, then recalled."""
@@ -252,21 +252,21 @@ class DurableContext(RunState):
     def patched(self, name: str) -> bool:
         """Whether this run takes the new branch of changed code: False if it passed here before the change."""
         if name not in self._patches:
-            marker, journal = Entry(kind="patched", path=f"@patched.{name}", name=name), self.effects.journal
-            passed = journal.replaying or journal.begun_and_not_in(self.effects.asked)
+            marker, journal = Entry(kind="patched", path=f"@patched.{name}", name=name), self.recorder.journal
+            passed = journal.replaying or journal.begun_and_not_in(self.recorder.state.asked)
             self._patches[name] = journal.find(marker.path) is not None or not passed
             if self._patches[name]:
-                self.effects.note_once(marker)
+                self.recorder.record_with_next_once(marker)
         return self._patches[name]
 
     # ---------------------------------------------------------------------------------- deterministic values
 
     def now(self) -> datetime:
         path = self.path()
-        if (row := self.effects.recall_now(path, "now")) is not None:
+        if (row := self.recorder.recall_unordered(path, "now")) is not None:
             return datetime.fromisoformat(row.result)
-        present = self.effects.present()
-        self.effects.note(Entry(kind="now", path=path, result=present.isoformat()))
+        present = self.recorder.state.present()
+        self.recorder.record_with_next(Entry(kind="now", path=path, result=present.isoformat()))
         return present
 
     def random(self) -> float:
@@ -276,12 +276,12 @@ class DurableContext(RunState):
         return UUID(bytes=self._seed("uuid")[:16], version=4)
 
     def _seed(self, kind: str) -> bytes:
-        run = self.effects.lease.run
-        maker = self.effects.journal.origin or run.id  # in rows that a fork has copied: the run that recorded them
+        run = self.recorder.lease.run
+        maker = self.recorder.journal.origin or run.id  # in rows that a fork has copied: the run that recorded them
         return hashlib.sha256(f"{maker}:{run.generation}:{self.path()}:{kind}".encode()).digest()
 
     # ------------------------------------------------------------------------------------------- control
 
     def check(self) -> None:
         self.meta.cancellation.check()
-        self.effects.check_may_go_on()
+        self.waits.check_may_go_on()

@@ -19,15 +19,16 @@ from ravi_django.engine.journal import bodies
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.journal.replay import Journal
-from ravi_django.engine.lease import claims, facts as lease_facts, inbox as lease_inbox
+from ravi_django.engine.lease import claims, inbox as lease_inbox, wake_state
 from ravi_django.engine.lease.appender import Appender
 from ravi_django.engine.lease.claims import SUSPECT
-from ravi_django.engine.lease.effects import Effects
-from ravi_django.engine.lease.gate import HANDOFF, NotRecorded
 from ravi_django.engine.lease.inbox import as_depth
+from ravi_django.engine.lease.lease_state import HANDOFF, LeaseState, Mailbox, NotRecorded
+from ravi_django.engine.lease.recorder import Recorder
+from ravi_django.engine.lease.waits import Waits
 from ravi_django.engine.worker import settle, stopped
+from ravi_django.engine.worker.execution import Execution, MessageBatches
 from ravi_django.engine.worker.settle import Outcome
-from ravi_django.engine.worker.story import Rounds, Story
 from ravi_django.kernel import (
     Agent,
     AgentCrashError,
@@ -62,14 +63,13 @@ class Active:
     """A run that this process drives."""
 
     lease: Lease
-    effects: Effects
-    story: Story | None = None  # None before the code starts
+    recorder: Recorder
+    execution: Execution | None = None  # None before the code starts
     lost: bool = False
 
     def cancel_task(self) -> None:
-        if self.story is not None:
-            self.story.lost = self.lost
-            self.story.cancel()
+        if self.execution is not None:
+            self.execution.cancel(lost=self.lost)
 
 
 class Driver:
@@ -96,6 +96,7 @@ class Driver:
 
     async def _drive_lease(self, lease: Lease) -> None:
         run, is_second, ending = lease.run, False, None
+        quarantine: asyncio.Task[None] | None = None
         if run.crashes >= SUSPECT:
             is_second = self._suspect is not None  # two were claimed at once
             self._suspect = self._suspect or run.id
@@ -104,26 +105,31 @@ class Driver:
             if is_second or run.awaits_slot:
                 await self.database.call(settle.give_back, lease)
                 return
-            agent, active, rounds = await self._load(lease)
-            active.effects.on_progress = partial(self._past, run.id)
-            outcome = await self._run(agent, active, rounds)
-            ending = await self._settle(active, outcome)
+            agent, active, batches = await self._prepare(lease)
+            quarantine = self._watch_quarantine(active)
+            outcome = await self._run(agent, active, batches)
+            ending = await self._finish(active, outcome)
         except LeaseLostError as error:
             log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.lost"})
             if isinstance(error, NotRecorded):
-                await self._abandon(lease)
+                await self._let_expire(lease)
         except settle.NotDrivable as error:
-            await self._set_aside(lease, error)
+            await self._release_undrivable(lease, error)
         except Exception as error:
             log.exception("run %s: could not be driven", lease.run_id, extra={"action": "lease.failed"})
             if not may_pass(error):
-                await self._abandon(lease)
+                await self._let_expire(lease)
         finally:
-            self._forget(lease)
-            self._past(lease.run_id)
-            for waiting in self._awaited.pop(lease.run_id, ()):
-                if not waiting.done():
-                    waiting.set_result(ending)
+            if quarantine is not None:
+                quarantine.cancel()
+            self._ended_with(lease, ending)
+
+    def _ended_with(self, lease: Lease, ending: Run | None) -> None:
+        self._forget(lease)
+        self._end_quarantine(lease.run_id)
+        for waiting in self._awaited.pop(lease.run_id, ()):
+            if not waiting.done():
+                waiting.set_result(ending)
 
     def lease_end(self, run_id: UUID) -> asyncio.Future[Run | None]:
         """Resolves when the next lease of the run in this process ends, with the run's end if it was that. Cancel it
@@ -139,12 +145,21 @@ class Driver:
             if not others:
                 del self._awaited[run_id]
 
-    async def _abandon(self, lease: Lease) -> None:
+    async def _let_expire(self, lease: Lease) -> None:
         """Let the lease expire as a crash, although this worker lives: the run may be the cause."""
         with suppress(Exception):
             await self.database.call(claims.abandon, lease)
 
-    def _past(self, run_id: UUID) -> None:
+    def _watch_quarantine(self, active: Active) -> asyncio.Task[None] | None:
+        """End the quarantine of a crash suspect once it has recorded a new effect."""
+
+        async def watch() -> None:
+            await active.recorder.progressed.wait()
+            self._end_quarantine(active.lease.run_id)
+
+        return asyncio.create_task(watch()) if self._suspect == active.lease.run_id else None
+
+    def _end_quarantine(self, run_id: UUID) -> None:
         """The run has recorded a new effect, or its lease has ended: the next suspect may begin."""
         if self._suspect == run_id:
             self._suspect = None
@@ -156,7 +171,7 @@ class Driver:
         if active is not None and active.lease is lease:
             del self.active[lease.run_id]
 
-    async def _load(self, lease: Lease) -> tuple[Agent, Active, Rounds]:
+    async def _prepare(self, lease: Lease) -> tuple[Agent, Active, MessageBatches]:
         """Find the agent, read journal and inbox, and register the run in `active`."""
         if lease.run.crashes >= conf.MAX_ATTEMPTS:
             raise settle.NotDrivable(AgentCrashError(lease.run_id, lease.run.agent), block=True)
@@ -165,7 +180,7 @@ class Driver:
         try:
             if lease.fault:
                 raise ValueError(lease.fault)
-            loaded, facts = await self.database.call(lease_facts.load_with_facts, lease, limit)
+            loaded, woken = await self.database.call(wake_state.load_with_wake_state, lease, limit)
         except ValueError as error:  # another try would fail too
             unreadable = PermanentError(
                 f"a row of this run cannot be read: {error}; correct the row, then retry the run"
@@ -180,40 +195,42 @@ class Driver:
         except Exception as error:  # another try would fail too
             raise settle.NotDrivable(HandlerError(error), block=True) from error
         self.publisher.open(lease.run)
-        effects = Effects(
+        state = LeaseState(
             lease,
             journal,
+            Mailbox(inbox, limit=limit, more=loaded.unread.more),
+            woken,
+            noted=[row.path for row in loaded.journal if row.path.startswith("@")],
+            summaries=loaded.summaries,
+        )
+        recorder = Recorder(
+            Waits(state, in_test=self.in_test),
             appender=self.appender,
             publisher=self.publisher,
             run_sync=self._tools.run,
             wake=self.wake,
-            facts=facts,
-            noted={row.path for row in loaded.journal if row.path.startswith("@")},
-            summaries=loaded.summaries,
-            in_test=self.in_test,
         )
-        active = self.active[lease.run_id] = Active(lease, effects)
+        active = self.active[lease.run_id] = Active(lease, recorder)
         # A dead worker may not have published its last rows. The buffer may have let go of those that are archived.
         if lease.run.crashes:
             archived = await self.database.call(archived_at, lease.run.tree_id)
             for row in loaded.journal:
                 if archived is None or row.finished_at > archived:
-                    self.publisher.emit(*frames.durable(effects.outlet.source, row, row.seq))
-        effects.begin_with(loaded.unread, limit)
-        rounds = Rounds(effects, inbox)
-        if lease.run.generation and effects.journal.find("@started") is None:
-            await self._begin_behind(effects, rounds)
-        await self._note_beginning(agent, effects, rounds)
-        return agent, active, rounds
+                    self.publisher.emit(*frames.durable(recorder.stream.source, row, row.seq))
+        batches = MessageBatches(recorder)
+        if lease.run.generation and recorder.journal.find("@started") is None:
+            await self._begin_behind(recorder, batches)
+        await self._record_beginning(agent, recorder, batches)
+        return agent, active, batches
 
-    async def _begin_behind(self, effects: Effects, rounds: Rounds) -> None:
-        run = effects.lease.run
+    async def _begin_behind(self, recorder: Recorder, batches: MessageBatches) -> None:
+        run = recorder.lease.run
         row = await self.database.call(generations.begun_by, run)
         if row is None:
             return
-        rounds.begin_behind(row.result)
+        batches.begin_behind(row.result)
         if row.kind == HANDOFF and row.seq == run.next_seq - 1:  # its worker may have died before it published it
-            source = replace(effects.outlet.source, agent=(row.result or {})["from"])
+            source = replace(recorder.stream.source, agent=(row.result or {})["from"])
             self.publisher.emit(*frames.durable(source, row, row.seq))
 
     async def _agent_of(self, lease: Lease) -> Agent:
@@ -227,87 +244,87 @@ class Driver:
         except NotFoundError as error:
             raise settle.NotDrivable(error, block=True) from error
 
-    async def _note_beginning(self, agent: Agent, effects: Effects, rounds: Rounds) -> None:
+    async def _record_beginning(self, agent: Agent, recorder: Recorder, batches: MessageBatches) -> None:
         """Note the first row of the run, which pins the agent's spec, or of a later lease."""
-        lease = effects.lease
+        lease = recorder.lease
         digest, spec = pinned_spec(agent, lease.run.agent_version)
         await bodies.keep(self.database, {digest: lambda: spec})
         started = Entry("run.started", "@started", result={"spec": digest, "worker": self.name})
         if lease.run.agent_version is not None:
             started.result["version"] = lease.run.agent_version
-        started.read_upto = rounds.first_upto  # later messages are not part of the first batch
-        started.result |= as_depth(rounds.depth)
-        effects.note_once(started)
-        if started in effects.notes:  # it will be the next row, so its frame need not wait for the commit
-            self.publisher.emit(*frames.durable(effects.outlet.source, started, lease.run.next_seq))
+        started.read_upto = batches.first_upto  # later messages are not part of the first batch
+        started.result |= as_depth(batches.depth)
+        recorder.record_with_next_once(started)
+        if started in recorder.pending:  # it will be the next row, so its frame need not wait for the commit
+            self.publisher.emit(*frames.durable(recorder.stream.source, started, lease.run.next_seq))
         if lease.epoch > 1:
-            effects.note(settle.resumed(lease))
+            recorder.record_with_next(settle.resumed(lease))
 
-    async def _run(self, agent: Agent, active: Active, rounds: Rounds) -> Outcome:
+    async def _run(self, agent: Agent, active: Active, batches: MessageBatches) -> Outcome:
         """Run the agent's code from the top until it ends or is stopped."""
         if active.lost:
             raise LeaseLostError(active.lease.run_id, active.lease.epoch)
         if self.draining:  # its code would begin too late to be stopped, and its tasks may have no paths any more
             return Outcome(Status.PENDING)
         try:
-            story = active.story = Story(agent, active.effects, rounds)
+            execution = active.execution = Execution(agent, active.recorder, batches)
         except Exception as error:  # invalid tools, middlewares or hooks: another try would fail too
             raise settle.NotDrivable(HandlerError(error), block=True) from error
-        story.begin()
+        execution.begin()
         if active.lease.run.cancel_requested_at is not None:
             self.cancel(active, active.lease.run.cancel_reason)
             if active.lease.epoch > 1:
-                active.effects.turns += await self.database.call(stopped.turns_of, agent, active.effects)
-        alarm = self._set_deadline(active, story.meta)
+                active.recorder.turns += await self.database.call(stopped.turns_of, agent, active.recorder)
+        alarm = self._set_deadline(active, execution.meta)
         try:
-            return await story.end()
+            return await execution.end()
         finally:
             if alarm is not None:
                 alarm.cancel()
 
-    async def _settle(self, active: Active, outcome: Outcome) -> Run | None:
+    async def _finish(self, active: Active, outcome: Outcome) -> Run | None:
         """Record how the lease ended, publish it, and release the lease. Returns the run's end, if it has ended."""
-        effects, lease = active.effects, active.lease
+        recorder, lease = active.recorder, active.lease
         if outcome.status == Status.CANCELLED:  # the heartbeat does not read the reason
             reason = await self.database.call(lifecycle_cancel.cancel_reason, lease.run_id)
             outcome = Outcome.of_cancel(reason or "cancelled")
-        outcome = await self._flushed(effects, outcome)
-        entries, turns = effects.take_pending(*outcome.entries(lease))
+        outcome = await self._flushed(recorder, outcome)
+        entries, turns = recorder.take_pending(*outcome.entries(lease))
         if outcome.status not in TERMINAL:  # another process may claim it next
             await self.publisher.sent(str(lease.run.tree_id))
         try:
-            settled = await self.database.call(settle.write, effects, outcome, entries, turns)
+            settled = await self.database.call(settle.write, recorder, outcome, entries, turns)
         except Unseen:  # there is another message: any worker runs the code again
             outcome, entries = Outcome(Status.PENDING), entries[:-1]
-            settled = await self.database.call(settle.write, effects, outcome, entries, turns)
+            settled = await self.database.call(settle.write, recorder, outcome, entries, turns)
             settled.hints.append(lease.run_id)
         except (DataError, ValueError, TypeError) as error:  # no row can hold the notes or the output
             outcome = Outcome.of_error(error, lease)
             entries, turns = outcome.entries(lease), []
-            settled = await self.database.call(settle.write, effects, outcome, entries, turns)
-        effects.outlet.published(entries, settled.first)
-        if settled.status in TERMINAL and effects.entangled:
-            self.publisher.emit(*await self.database.call(republish.ended_with, lease.run, effects.present()))
+            settled = await self.database.call(settle.write, recorder, outcome, entries, turns)
+        recorder.stream.published(entries, settled.first)
+        if settled.status in TERMINAL and recorder.state.may_have_dependents:
+            self.publisher.emit(*await self.database.call(republish.ended_with, lease.run, recorder.state.present()))
         if settled.status in TERMINAL and lease.run.parent_id is None:
-            self.publisher.emit(frames.stream_done(effects.outlet.source, settled.status))
+            self.publisher.emit(frames.stream_done(recorder.stream.source, settled.status))
         if settled.status in (Status.FAILED, Status.BLOCKED):
             failures.run_ended(lease.run, lease.epoch, settled.status, outcome.error, outcome.raised)
         self._forget(lease)  # the next hint may claim it again
-        if settled.status in TERMINAL and active.story is not None:
-            await active.story.tell_end(outcome)
+        if settled.status in TERMINAL and active.execution is not None:
+            await active.execution.tell_end(outcome)
         self._hint_after(lease.run_id, outcome, settled)
         if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: the run need not wait for a sweep
             await asyncio.to_thread(hints.send_many, [lease.run_id])
         return _ended(lease.run, settled.status, outcome) if settled.status in TERMINAL else None
 
-    async def _flushed(self, effects: Effects, outcome: Outcome) -> Outcome:
+    async def _flushed(self, recorder: Recorder, outcome: Outcome) -> Outcome:
         """Commit late results. Before a release all of them: another process may publish right after it."""
         try:
-            await effects.flushed(unless_alone=outcome.status in TERMINAL)
+            await recorder.flushed(unless_alone=outcome.status in TERMINAL)
         except LeaseLostError as lost:
             if not isinstance(lost.__cause__, DataError | ValueError | TypeError):
                 raise
-            return Outcome.of_error(lost.__cause__, effects.lease)  # no row can hold the result
+            return Outcome.of_error(lost.__cause__, recorder.lease)  # no row can hold the result
         return outcome
 
     def _hint_after(self, run_id: UUID, outcome: Outcome, settled: settle.Settled) -> None:
@@ -319,7 +336,7 @@ class Driver:
         elif outcome.wait_s is not None and settled.status == Status.SUSPENDED and outcome.wait_s <= NEAR_S:
             self.loop.call_later(max(0.0, outcome.wait_s), self.hint, run_id)
 
-    async def _set_aside(self, lease: Lease, error: settle.NotDrivable) -> None:
+    async def _release_undrivable(self, lease: Lease, error: settle.NotDrivable) -> None:
         """Release a run that cannot be driven here for another worker, or block it."""
         log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.not_drivable"})
         settled, entries = await self.database.call(settle.set_aside, lease, error)
@@ -335,14 +352,14 @@ class Driver:
             self.promote(other)
 
     def cancel(self, active: Active, reason: str) -> None:
-        if not active.effects.token.cancelled:
-            active.effects.token.cancel(reason or "cancelled")
+        if not active.recorder.state.token.cancelled:
+            active.recorder.state.token.cancel(reason or "cancelled")
         active.cancel_task()
 
     def _set_deadline(self, active: Active, meta: RunMeta) -> asyncio.TimerHandle | None:
         if meta.deadline is None:
             return None
-        remaining = (meta.deadline - active.effects.present()).total_seconds()
+        remaining = (meta.deadline - active.recorder.state.present()).total_seconds()
         return self.loop.call_later(max(0.0, remaining), self.cancel, active, DEADLINE)
 
 

@@ -24,7 +24,6 @@ from ravi_django.engine.db.threads import CLOSE_S, DatabaseThreads, on_thread
 from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.lease import claims, paths
 from ravi_django.engine.lease.appender import Appender
-from ravi_django.engine.lease.gate import Stop
 from ravi_django.engine.worker.drive import Driver
 from ravi_django.engine.worker.heartbeat import Heartbeat
 from ravi_django.live.streams.publisher import Publisher
@@ -137,7 +136,7 @@ class Engine(Driver):
         key = run_id if isinstance(run_id, UUID) else UUID(run_id)
         active = self.active.get(key)
         if active is not None:  # it is driven here: one of its waits may be met
-            return self._background(active.effects.refresh()) if active.effects.waits_for else None
+            return self._background(active.recorder.refresh()) if active.recorder.waits.waits_for else None
         if key in self._hinted:
             self._hinted[key] = True
             return None
@@ -219,9 +218,9 @@ class Engine(Driver):
         elif verdict == "cancel":
             self.cancel(active, "cancelled")
         elif verdict == "displaced":
-            active.effects.drain()
-        elif verdict == "woken" and active.effects.waits_for:
-            self._background(active.effects.refresh())
+            active.recorder.waits.drain()
+        elif verdict == "woken" and active.recorder.waits.waits_for:
+            self._background(active.recorder.refresh())
 
     def cancel_run(self, run_id: UUID) -> None:
         """Cancel a run that is driven here, without waiting for a heartbeat."""
@@ -234,12 +233,12 @@ class Engine(Driver):
         """Stop claiming, start no new effect, wait for open calls, release the other runs as pending, and stop."""
         self.draining = True
         for active in list(self.active.values()):
-            active.effects.drain()
+            active.recorder.waits.drain()
         if self._leases:
             await asyncio.wait(self._leases, timeout=conf.DRAIN_S if drain_s is None else drain_s)
         for active in list(self.active.values()):
-            active.effects.stop = active.effects.stop or Stop(Stop.Kind.DRAIN)
-            active.effects.gives_up = True
+            active.recorder.waits.drain()
+            active.recorder.state.give_up()
             active.cancel_task()
         if self._leases:
             await asyncio.wait(self._leases, timeout=END_S)

@@ -83,13 +83,16 @@ class Heartbeat(threading.Thread):
         late = {run_id: index for index, run_id in enumerate(self._unreached)}
         held = sorted(self._engine.active.values(), key=lambda active: late.get(active.lease.run_id, len(late)))
         leases = [(active.lease.run_id, active.lease.epoch) for active in held]
-        seen = {active.lease.run_id: active.effects.facts.wake_seq or active.lease.run.wake_seq for active in held}
+        seen = {
+            active.lease.run_id: active.recorder.state.wake_state.wake_seq or active.lease.run.wake_seq
+            for active in held
+        }
         verdicts = with_retry(claims.heartbeat, self._engine.name, leases, seen) if leases else {}
         self._unreached = [run_id for run_id, verdict in verdicts.items() if verdict == "unreached"]
         for active in held:
             verdict = verdicts[active.lease.run_id]
             if verdict in ("ok", "cancel", "displaced", "woken"):
-                active.effects.renewed_at = asked_at
+                active.recorder.state.renewed(asked_at)
             if verdict in ("cancel", "lost", "displaced", "woken"):
                 args = (active.lease.run_id, active.lease.epoch, verdict)
                 self._engine.loop.call_soon_threadsafe(self._engine.verdict, *args)

@@ -12,13 +12,14 @@ from uuid import UUID
 from ravi_django.engine.db.threads import DatabaseThreads
 from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.journal.replay import Journal
-from ravi_django.engine.lease import facts, inbox as lease_inbox, paths
+from ravi_django.engine.lease import inbox as lease_inbox, paths, wake_state
 from ravi_django.engine.lease.appender import Appender
-from ravi_django.engine.lease.effects import Effects
-from ravi_django.engine.lease.facts import Facts
-from ravi_django.engine.lease.gate import Stop, Wait
+from ravi_django.engine.lease.lease_state import LeaseState, Mailbox, Stop, Wait
+from ravi_django.engine.lease.recorder import Recorder
+from ravi_django.engine.lease.waits import Waits
+from ravi_django.engine.lease.wake_state import WakeState
+from ravi_django.engine.worker.execution import Execution, MessageBatches
 from ravi_django.engine.worker.settle import error_of
-from ravi_django.engine.worker.story import Rounds, Story
 from ravi_django.kernel import KernelError, Message
 from ravi_django.live.streams.publisher import Publisher
 from ravi_django.models import ACTIVE, Run, Status
@@ -53,43 +54,40 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
     try:
         agent = await database.call(specs.agent_of, run)
         limit = lease_inbox.limit_of(agent)
-        loaded = await database.call(facts.load, lease, limit)
+        loaded = await database.call(wake_state.load, lease, limit)
         inbox = [(position, Message.model_validate(body)) for position, body in loaded.unread.messages]
     except (KernelError, ValueError) as error:
         return Verdict(run.id, run.agent, error_of(error))
-    effects = _Rehearsal(lease, Journal(loaded.journal), Appender(database))
-    effects.begin_with(loaded.unread, limit)
+    mailbox = Mailbox(inbox, limit=limit, more=loaded.unread.more)
+    journal = Journal(loaded.journal, stall_s=STALL_S)
+    state = LeaseState(lease, journal, mailbox, WakeState(), summaries=loaded.summaries)
+    waits = _RehearsalWaits(state)
+    recorder = Recorder(
+        waits,
+        appender=Appender(database),
+        publisher=cast(Publisher, SimpleNamespace(emit=lambda *frames: None)),
+        run_sync=_refuse,
+        wake=lambda run_ids: None,
+    )
     before = asyncio.get_running_loop().get_task_factory()
     restore = paths.install(asyncio.get_running_loop()) if before is None else (lambda: None)
     try:
-        story = Story(agent, effects, Rounds(effects, inbox))
-        story.begin()
-        outcome = await story.end()
+        execution = Execution(agent, recorder, MessageBatches(recorder))
+        execution.begin()
+        outcome = await execution.end()
     finally:
         restore()
-    drift = [note.result["changed"] for note in effects.notes if note.kind == "replay.drift"]
+    drift = [note.result["changed"] for note in recorder.pending if note.kind == "replay.drift"]
     changed = sorted({name for names in drift for name in names})
-    harmless = effects.reached_the_end or outcome.status == Status.COMPLETED
+    harmless = waits.reached_the_end or outcome.status == Status.COMPLETED
     bare = error_of(outcome.raised) if outcome.raised else outcome.error  # without the ways out of a block
     return Verdict(run.id, run.agent, None if harmless else bare, changed)
 
 
-class _Rehearsal(Effects):
-    """Recalls recorded results; ends at the first effect that is not recorded."""
+class _RehearsalWaits(Waits):
+    """Ends the lease at the first effect that is not recorded."""
 
-    def __init__(self, lease: Lease, journal: Journal, appender: Appender) -> None:
-        super().__init__(
-            lease,
-            journal,
-            appender=appender,
-            publisher=cast(Publisher, SimpleNamespace(emit=lambda *frames: None)),
-            run_sync=_refuse,
-            wake=lambda run_ids: None,
-            facts=Facts(),
-            noted=set(),
-        )
-        journal.stall_s = STALL_S
-        self.reached_the_end = False
+    reached_the_end = False
 
     async def _may_begin(self) -> None:
         self.reached_the_end = True
@@ -99,10 +97,10 @@ class _Rehearsal(Effects):
         self.reached_the_end = True
         return await super().wait(wait)
 
-    def _stop_with(self, stop: Stop) -> None:
+    def stop_with(self, stop: Stop) -> None:
         if stop.kind > Stop.Kind.SUSPEND:
             self.reached_the_end = False  # it has stopped before the end
-        super()._stop_with(stop)
+        super().stop_with(stop)
 
 
 async def _refuse(*args: Any) -> Any:

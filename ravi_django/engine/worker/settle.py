@@ -19,8 +19,8 @@ from ravi_django.engine.journal import append, fence
 from ravi_django.engine.journal.entries import Entry, NewTurn, NotJson, plain
 from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.lease import backoff
-from ravi_django.engine.lease.effects import Effects
-from ravi_django.engine.lease.gate import HANDOFF, Handoff, Stop, Wait
+from ravi_django.engine.lease.lease_state import HANDOFF, Handoff, Stop, Wait
+from ravi_django.engine.lease.recorder import Recorder
 from ravi_django.kernel import ConflictError, DeterminismError, HandlerError, KernelError, UncertainEffectError
 from ravi_django.kernel.errors import message_of
 from ravi_django.kernel.json_values import storable
@@ -72,20 +72,22 @@ class Outcome:
         return cls(Status.CANCELLED, error={"type": "Cancelled", "message": reason})
 
     @classmethod
-    def of_stop(cls, stop: Stop, effects: Effects) -> Outcome:
-        """The outcome of a stop of the gate or of a drain."""
+    def of_stop(cls, stop: Stop, recorder: Recorder, deadline: datetime | None = None) -> Outcome:
+        """The outcome of a stop. `deadline`: the run's own."""
         match stop.kind:
             case Stop.Kind.DRAIN:
                 return cls(Status.PENDING)
             case Stop.Kind.SUSPEND:
-                return cls.of_waits(effects)
+                return cls.of_waits(recorder, deadline)
             case Stop.Kind.RETRY:
-                delay = backoff.delay_s(stop.error, effects.attempts)
-                return cls(Status.PENDING, error=error_of(stop.error), retry_in=delay, attempts=effects.attempts + 1)
+                delay = backoff.delay_s(stop.error, recorder.state.attempts)
+                return cls(
+                    Status.PENDING, error=error_of(stop.error), retry_in=delay, attempts=recorder.state.attempts + 1
+                )
             case Stop.Kind.CONTINUE | Stop.Kind.HANDOFF:
                 return cls(Status.PENDING, successor=stop)
             case Stop.Kind.BLOCK:
-                return cls.of_block(stop.error, effects.lease)
+                return cls.of_block(stop.error, recorder.lease)
             case Stop.Kind.FAIL:
                 return cls(Status.FAILED, error=error_of(stop.error), raised=stop.error)
             case Stop.Kind.LOST:
@@ -93,12 +95,12 @@ class Outcome:
                 raise stop.error
 
     @classmethod
-    def of_waits(cls, effects: Effects) -> Outcome:
+    def of_waits(cls, recorder: Recorder, deadline: datetime | None) -> Outcome:
         """Suspended until the first wait ends, or until the run's deadline."""
-        ends = [wait.until for wait in effects.suspended_on if wait.until is not None]
-        wake_at = min([*ends, *([effects.deadline] if effects.deadline else [])], default=None)
-        wait_s = None if wake_at is None else (wake_at - effects.present()).total_seconds()
-        return cls(Status.SUSPENDED, waits=tuple(effects.suspended_on), wake_at=wake_at, wait_s=wait_s)
+        ends = [wait.until for wait in recorder.waits.suspended_on if wait.until is not None]
+        wake_at = min([*ends, *([deadline] if deadline else [])], default=None)
+        wait_s = None if wake_at is None else (wake_at - recorder.state.present()).total_seconds()
+        return cls(Status.SUSPENDED, waits=tuple(recorder.waits.suspended_on), wake_at=wake_at, wait_s=wait_s)
 
     @classmethod
     def of_block(cls, error: BaseException | None, lease: Lease) -> Outcome:
@@ -145,22 +147,22 @@ class Settled:
     hints: list[UUID] = field(default_factory=list)  # runs to hint
 
 
-def write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
+def write(recorder: Recorder, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
     """Settle in one transaction. Raises endings.Unseen when a run that would complete has an unread message."""
-    return ledger.settled(effects.lease, entries, partial(_write, effects, outcome, entries, turns), ends=True)
+    return ledger.settled(recorder.lease, entries, partial(_write, recorder, outcome, entries, turns), ends=True)
 
 
-def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
-    lease = effects.lease
+def _write(recorder: Recorder, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
+    lease = recorder.lease
     if outcome.handoff is not None:
-        return _hand_over(effects, outcome.handoff, entries, turns)
+        return _hand_over(recorder, outcome.handoff, entries, turns)
     if outcome.successor is not None:
         first = generations.continue_as_new(
             lease,
             entries,
             turns,
             state=outcome.successor.state,
-            read_upto=effects.read_upto or 0,
+            read_upto=recorder.state.mailbox.read_upto or 0,
         )
         return Settled(first, Status.PENDING, [lease.run_id])
     match outcome.status:
@@ -169,7 +171,7 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
                 lease,
                 entries,
                 turns,
-                seen=effects.facts.wake_seq or lease.run.wake_seq,
+                seen=recorder.state.wake_state.wake_seq or lease.run.wake_seq,
                 waits=[wait.as_json() for wait in outcome.waits],
                 wake_at=outcome.wake_at,
             )
@@ -189,8 +191,8 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
                 turns,
                 output=outcome.output,
                 error=outcome.error,
-                entangled=effects.entangled,
-                retains=effects.retains,
+                entangled=recorder.state.may_have_dependents,
+                retains=recorder.state.retains,
             )
             return Settled(first, outcome.status, hints)
 
@@ -259,10 +261,10 @@ def requeue(
         return fence.append_in_transaction(lease, entries, turns, **changes)
 
 
-def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: list[NewTurn]) -> Settled:
+def _hand_over(recorder: Recorder, handoff: Handoff, entries: list[Entry], turns: list[NewTurn]) -> Settled:
     """Continue as the other agent, or if that is refused, record the refusal and run the same code again. Its turns are
     not stored then: the code adds them again."""
-    lease = effects.lease
+    lease = recorder.lease
     try:
         first, hints = generations.write_handoff(lease, entries, turns, handoff=handoff)
         return Settled(first, Status.PENDING, [*hints, lease.run_id])

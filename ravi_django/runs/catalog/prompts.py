@@ -196,10 +196,10 @@ class RenderedInstructions:
         self.template, self.agent = template, dict(agent)
 
     async def __call__(self, ctx: RunState) -> str:
-        run = ctx.effects.lease.run
+        run = ctx.recorder.lease.run
         user: dict[str, str] = {}
         if "user" in self.template.used and run.owner_id is not None:
-            user = await ctx.effects.database.call(_facts_of, run.owner_id)
+            user = await ctx.recorder.database.call(_facts_of, run.owner_id)
         return self.template.render(
             variables_of(run.metadata),
             agent=self.agent,

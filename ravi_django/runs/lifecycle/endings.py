@@ -18,10 +18,10 @@ from ravi_django.engine.journal import fence, outbox
 from ravi_django.engine.journal.append import store_big_values, write_row
 from ravi_django.engine.journal.entries import Entry, NewTurn
 from ravi_django.engine.journal.lease import Lease
-from ravi_django.engine.lease.effects import RETENTION
-from ravi_django.engine.lease.facts import PEOPLES
+from ravi_django.engine.lease.lease_state import RETENTION
+from ravi_django.engine.lease.sleeps import check_name
 from ravi_django.engine.lease.state import RunState
-from ravi_django.engine.lease.waits import check_name
+from ravi_django.engine.lease.wake_state import PEOPLES
 from ravi_django.kernel import LeaseLostError
 from ravi_django.kernel.contracts import RunHandle
 from ravi_django.kernel.errors import IllegalTransitionError, InvalidInputError, PermanentError
@@ -69,31 +69,31 @@ def _publish_end(run: Run) -> None:
 
 async def control(ctx: RunState, target: AgentId | RunHandle, message: Message, payload: ControlPayload) -> None:
     """Act on a run below: `abort` cancels it, any other name is a signal to it."""
-    effects, path, signal = ctx.effects, ctx.path(), payload.signal
+    recorder, path, signal = ctx.recorder, ctx.path(), payload.signal
     check_name(signal)
     if signal.startswith(PEOPLES):
         raise InvalidInputError(f"{signal!r} is what a person says; no agent says it in their place", field="signal")
     if not isinstance(target, RunHandle):
         raise InvalidInputError("a control message goes to a run: give its handle", field="target")
     arguments = {"run": target.run_id, "message": content_of(message)}
-    row = await effects.recall(path, "msg.sent", str(target.agent_id), arguments)
+    row = await recorder.recall(path, "msg.sent", str(target.agent_id), arguments)
     if row is not None:
         raise_recorded(row)
         return
     target_id, key = run_id_of(target), filled(ctx, target.agent_id, message, path, control=True)["id"]
     entry = Entry("msg.sent", path, str(target.agent_id), request={"message": key})
-    async with effects.performing():
+    async with recorder.effect():
         refusal = await unreachable(ctx, target_id)
-        if refusal is None and not await effects.database.call(is_ancestor, effects.lease.run_id, target_id):
-            detail = f"run {effects.lease.run_id} may not control run {target_id}: it is no ancestor of it"
+        if refusal is None and not await recorder.database.call(is_ancestor, recorder.lease.run_id, target_id):
+            detail = f"run {recorder.lease.run_id} may not control run {target_id}: it is no ancestor of it"
             refusal = PermanentError(detail)
         if refusal is not None:
             await refuse(ctx, entry, refusal)
         entry.result = {"run": str(target_id), "control": signal}
         woken = [target_id]
         write = partial(record_control, target_id=target_id, signal=signal, data=payload.data, key=key, woken=woken)
-        await effects.record(entry, write)
-    effects.wake(woken)
+        await recorder.record(entry, write)
+    recorder.wake(woken)
 
 
 def request_cancel(run_id: UUID | str, reason: str) -> list[UUID]:

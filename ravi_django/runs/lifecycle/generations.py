@@ -23,8 +23,8 @@ from ravi_django.engine.journal.append import append_rows, store_big_values
 from ravi_django.engine.journal.entries import Entry, NewTurn
 from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.lease import paths
-from ravi_django.engine.lease.gate import HANDOFF, Handoff, Stop, Wait
 from ravi_django.engine.lease.inbox import as_depth
+from ravi_django.engine.lease.lease_state import HANDOFF, Handoff, Stop, Wait
 from ravi_django.engine.lease.state import ALONE, RunState
 from ravi_django.kernel.errors import InvalidInputError, KernelError, PermanentError
 from ravi_django.kernel.identity import AgentId
@@ -52,7 +52,7 @@ async def hand_over(
     context: bool = True,
 ) -> None:
     """End this agent's part of the run, see `RunContext.handoff`. Never returns."""
-    agent_id, effects = messages.address_of(target), ctx.effects
+    agent_id, recorder = messages.address_of(target), ctx.recorder
     _check(task)
     if _inside_a_tool():
         raise InvalidInputError(
@@ -62,12 +62,12 @@ async def hand_over(
         )
     answered, left = _split(ctx, answers)
     path = ctx.path()
-    row = await effects.recall(path, HANDOFF, str(agent_id), messages.content_of(task))
+    row = await recorder.recall(path, HANDOFF, str(agent_id), messages.content_of(task))
     if row is not None:
         messages.raise_recorded(row)
-    if effects.journal.replaying:  # the next journal begins empty: let the code replay all recorded calls first
-        await effects.wait(Wait("handoff", str(agent_id), lambda: True))
-    async with effects.performing():
+    if recorder.journal.replaying:  # the next journal begins empty: let the code replay all recorded calls first
+        await recorder.waits.wait(Wait("handoff", str(agent_id), lambda: True))
+    async with recorder.effect():
         agent, refusal = await messages.find(ctx, agent_id)
         metadata = _metadata(ctx, agent, task)
         metadata.pop(ALONE, None)
@@ -77,7 +77,7 @@ async def hand_over(
         refusal = refusal or (messages.too_large(body) if task else None) or missing or await _too_often(ctx)
         if refusal is not None:
             await messages.refuse(ctx, Entry(HANDOFF, path, str(agent_id)), refusal)
-    if effects.left_open():  # decide uncertain effects before the journal ends
+    if recorder.state.left_open():  # decide uncertain effects before the journal ends
         await uncertain.decide_left(ctx)
     if closing is not None:
         await closing()
@@ -85,7 +85,7 @@ async def hand_over(
     messages_left = [body, *(storable(_as_handed(ctx, m).model_dump(mode="json")) for m in left)]
     depth = as_depth(ctx.publication_depth, len(messages_left))
     handed = Handoff(path, str(agent_id), agent.version, tuple(messages_left), metadata, depth)
-    await effects.end(Stop(Stop.Kind.HANDOFF, handoff=handed))
+    await recorder.waits.end(Stop(Stop.Kind.HANDOFF, handoff=handed))
 
 
 def _check(task: Any) -> None:
@@ -123,7 +123,7 @@ def _body(ctx: RunState, target: AgentId, task: Message | str | None, answered: 
         made, message_id = task, task.id
     else:
         made = Message(target=target, payload=messages.payload_of(task))
-        message_id = messages.id_at(ctx.effects.lease.run, path)
+        message_id = messages.id_at(ctx.recorder.lease.run, path)
     filled = {
         "id": answered.id if answered.reply_to else message_id,
         "target": target,
@@ -146,7 +146,7 @@ def _as_handed(ctx: RunState, message: Message) -> Message:
 def _metadata(ctx: RunState, agent: specs.RunnableAgent, task: Message | str | None) -> dict[str, Any]:
     """The run's metadata, with values for the variables that the target's spec declares: those of the run so far, kept
     for later agents too, and those of the task."""
-    metadata: dict[str, Any] = dict(ctx.effects.lease.run.metadata or {})
+    metadata: dict[str, Any] = dict(ctx.recorder.lease.run.metadata or {})
     inherited = metadata.get(INHERITED)
     known = {**(inherited if isinstance(inherited, Mapping) else {}), **variables_of(metadata)}
     if isinstance(task, Message):
@@ -159,8 +159,8 @@ def _metadata(ctx: RunState, agent: specs.RunnableAgent, task: Message | str | N
 
 
 async def _too_often(ctx: RunState) -> KernelError | None:
-    run = ctx.effects.lease.run
-    times = await ctx.effects.database.call(handoffs, run.id) if run.generation else 0
+    run = ctx.recorder.lease.run
+    times = await ctx.recorder.database.call(handoffs, run.id) if run.generation else 0
     if times < conf.MAX_DEPTH:
         return None
     return PermanentError(f"the run was handed over {times} times already, the limit is {conf.MAX_DEPTH}; answer it")

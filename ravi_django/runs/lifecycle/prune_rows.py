@@ -18,7 +18,7 @@ from django.db.models.functions import Cast, Coalesce
 from ravi_django.db import lock_rows, transaction
 from ravi_django.engine.db import clock
 from ravi_django.engine.journal.entries import BLOB_KEY
-from ravi_django.engine.lease.gate import HANDOFF
+from ravi_django.engine.lease.lease_state import HANDOFF
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.people import HumanRequest

@@ -52,7 +52,7 @@ async def refuse(ctx: RunState, entry: Entry, error: KernelError) -> NoReturn:
     entry.result = None
     entry.stored.clear()
     entry.error = {"type": type(error).__name__, "message": str(error)}
-    await ctx.effects.record(entry)
+    await ctx.recorder.record(entry)
     raise error
 
 
@@ -68,7 +68,7 @@ def raise_recorded(row: Recorded | Entry) -> None:
 async def find(ctx: RunState, agent_id: AgentId) -> tuple[specs.RunnableAgent, KernelError | None]:
     """The agent to make a run for, or why there is none."""
     try:
-        return await ctx.effects.database.call(specs.find, agent_id), None
+        return await ctx.recorder.database.call(specs.find, agent_id), None
     except AgentNotFoundError as error:
         return specs.RunnableAgent(agent_id), error
 
@@ -79,7 +79,7 @@ def metadata_of(ctx: RunState, runnable: specs.RunnableAgent, message: Message |
         return {}
     variables, defaults = message.metadata.get("variables"), message.metadata.get(INHERITED)
     if variables is None and isinstance(defaults, Mapping):
-        known = {**defaults, **variables_of(ctx.effects.lease.run.metadata)}
+        known = {**defaults, **variables_of(ctx.recorder.lease.run.metadata)}
         variables = {
             name: known[name] for name in runnable.spec.get("variables") or {} if known.get(name) is not None
         } or None
@@ -135,7 +135,7 @@ def filled(
 ) -> dict[str, Any]:
     """The message as an inbox holds it. Its id is the same on every replay; a reply to it goes to this run. Without a
     correlation or causation of its own it gets the conversation of the tree, and the message that the code is at."""
-    run = ctx.effects.lease.run
+    run = ctx.recorder.lease.run
     if isinstance(message, Message) and isinstance(message.payload, ControlPayload) and not control:
         raise InvalidInputError("a control message is sent, not asked or booted with; use ctx.send", field="message")
     if isinstance(message, Message):

@@ -55,8 +55,8 @@ async def spawn(
     and PermanentError when `boot` is larger than an input may be, or lacks a variable.
     """
     agent_id, checked_priority, remembers = address_of(target), _checked(priority), check_memory(memory) == CONVERSATION
-    effects, path = ctx.effects, ctx.path()
-    row = await effects.recall(path, "child.spawned", str(agent_id), content_of(boot))
+    recorder, path = ctx.recorder, ctx.path()
+    row = await recorder.recall(path, "child.spawned", str(agent_id), content_of(boot))
     if row is not None:
         return _spawned(ctx, agent_id, row, boot)
     message = None if boot is None else filled(ctx, agent_id, boot, path)
@@ -65,7 +65,7 @@ async def spawn(
     retains = supervision is None or supervision.retention is HistoryRetention.PERMANENT
     entry = Entry("child.spawned", path, str(agent_id))
     entry.request = {"message": None if message is None else message["id"]}
-    async with effects.performing():
+    async with recorder.effect():
         runnable, refusal = specs.in_code(agent_id), None
         if runnable is None:
             runnable, refusal = await find(ctx, agent_id)
@@ -74,9 +74,9 @@ async def spawn(
         refusal = refusal or too_large(message) or missing or _too_deep(ctx)
         if refusal is None:
             entry.result = {"run": str(child_id), "session": str(session_id)}
-            effects.entangled = True  # before the commit, which may stand although this task is cancelled
+            recorder.state.has_dependents()
             child = make_child(
-                effects.lease,
+                recorder.lease,
                 str(agent_id),
                 child_id,
                 session_id,
@@ -87,14 +87,14 @@ async def spawn(
             )
             child.agent_version, child.metadata = runnable.version, metadata
             # Any process may have the child from the commit on.
-            await effects.outlet.publisher.begun(effects.outlet.source.tree)
+            await recorder.stream.publisher.begun(recorder.stream.source.tree)
             write = Spawning(child, message, ctx.spawn_budget)
             try:
                 if asked is None or message is None:
-                    await effects.record(entry, write)
+                    await recorder.record(entry, write)
                 else:
                     begun, write.ask = asked(RunHandle(str(child_id), agent_id), message)
-                    await effects.record(begun, write, before=[entry])
+                    await recorder.record(begun, write, before=[entry])
             except (SpawnDeniedError, AgentNotFoundError) as error:
                 refusal = error
         if refusal is not None:
@@ -102,7 +102,7 @@ async def spawn(
     if message is not None:
         ctx.booted[str(child_id)] = message["id"]
         if not child.awaits_slot:
-            effects.wake([child_id])
+            recorder.wake([child_id])
     await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=str(child_id))
     return RunHandle(str(child_id), agent_id)
 
@@ -123,7 +123,7 @@ def _checked(priority: Any) -> Priority | None:
 
 
 def _too_deep(ctx: RunState) -> SpawnDeniedError | None:
-    depth = ctx.effects.lease.run.depth + 1
+    depth = ctx.recorder.lease.run.depth + 1
     if depth <= conf.MAX_DEPTH:
         return None
     return SpawnDeniedError(f"a run at depth {depth} would be below the limit of {conf.MAX_DEPTH}")

@@ -210,7 +210,7 @@ def test_an_answer_between_the_look_and_the_expiry_counts(clock):
 
         async def answering(function, *args, **kwargs):
             found = await call(function, *args, **kwargs)
-            if function is world.load_with_facts:
+            if function is world.load_with_wake_state:
                 await asyncio.to_thread(in_background(_answer).result, 10)
                 clock.advance(2)
             return found
@@ -231,7 +231,7 @@ def test_the_time_is_the_databases(clock):
     run = drive(make_run())
     world.touch([run.id])
     lease = leased(run)
-    with pytest.raises(world.NotDue):
+    with pytest.raises(world.NotExpired):
         world.expire_request(lease, [], request_id=questions(run)[0].id)
     assert questions(run)[0].status == "pending"
 

@@ -101,7 +101,7 @@ def test_a_call_that_is_stopped_between_reserving_and_calling_holds_nothing(monk
         if not told:
             told.append(verdict)
             engine = driving[0]
-            engine.loop.call_soon_threadsafe(engine.active[run.id].effects.drain)
+            engine.loop.call_soon_threadsafe(engine.active[run.id].recorder.waits.drain)
         return verdict
 
     world.patch(monkeypatch, "reserve", and_then_stopped)
@@ -111,7 +111,7 @@ def test_a_call_that_is_stopped_between_reserving_and_calling_holds_nothing(monk
         driving.append(Engine(on_promoted=lambda run_id: None))
         lease = asyncio.create_task(driving[0].drive(run.id))
         try:
-            await auntil(lambda: run.id in driving[0].active and driving[0].active[run.id].effects._parked)
+            await auntil(lambda: run.id in driving[0].active and driving[0].active[run.id].recorder.waits._parked)
             go.set()
             await asyncio.wait_for(lease, BOUND_S)
         finally:

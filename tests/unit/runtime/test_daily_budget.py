@@ -113,11 +113,11 @@ def test_a_process_reads_the_rows_once_before_its_first_call_and_never_for_a_cal
     """Whatever its heartbeat has come to by then."""
     DailyBudget.objects.create(owner=user, max_turns=1)
     lease = leased(make_run(owner=user))
-    world.load_with_facts(lease)
+    world.load_with_wake_state(lease)
     with CaptureQueriesContext(connection) as captured:
         for _ in range(3):
             assert [account.key for account in world.accounts_of(lease.run)] == [f"user:{user.pk}:2026-11-22"]
-            world.load_with_facts(lease)
+            world.load_with_wake_state(lease)
     assert not [query for query in captured if "dailybudget" in query["sql"]]
 
 

@@ -115,7 +115,7 @@ def test_no_call_that_times_out_is_the_runs_end_or_comes_to_its_code(clock, stor
 
         assert (run.status, run.output, run.error, ran, swallowed) == ("completed", expected, None, ["paid"], [])
         failed.add(faults.failed)
-    assert failed >= {"load_with_facts", "seed", "is_reachable", "write"}, failed
+    assert failed >= {"load_with_wake_state", "seed", "is_reachable", "write"}, failed
 
 
 def test_a_tool_that_has_begun_goes_on(ran):
@@ -183,12 +183,12 @@ def test_an_answer_is_looked_up_until_that_can_be_done(clock, swallowed):
         return told["text"]
 
     def late(engine):
-        Faults("facts")(engine)
+        Faults("later_than")(engine)
         call = engine.database.call
 
         async def answering(function, *args, **kwargs):
             found = await call(function, *args, **kwargs)
-            if function is world.load_with_facts:
+            if function is world.load_with_wake_state:
                 request = HumanRequest.objects.get
                 await asyncio.to_thread(in_background(lambda: world.answer(request().id, text="yes")).result, BOUND_S)
                 clock.advance(60)
@@ -334,7 +334,7 @@ def test_a_worker_whose_heartbeat_failed_claims_nothing(settings):
     assert asyncio.run(main()) == (False, True)
 
 
-@pytest.mark.parametrize("held_up", ["claim", "load_with_facts"])
+@pytest.mark.parametrize("held_up", ["claim", "load_with_wake_state"])
 def test_the_time_of_the_load_counts_against_the_lease(monkeypatch, ran, step, held_up):
     """A worker that was held up between its claim and its first effect does not act on a lease that may be over."""
     late = 0.0

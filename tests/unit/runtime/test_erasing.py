@@ -171,9 +171,9 @@ def test_a_run_at_work_is_cancelled_first_and_writes_nothing_afterwards(ada: Any
 
     async def story(ctx: Any, inbox: Any) -> None:
         if not seen:
-            await ctx.effects.database.call(ada.delete)
-            await ctx.effects.database.call(door.erasing_sweep)
-        seen.append(await ctx.effects.database.call(Run.objects.count))
+            await ctx.recorder.database.call(ada.delete)
+            await ctx.recorder.database.call(door.erasing_sweep)
+        seen.append(await ctx.recorder.database.call(Run.objects.count))
         await ctx.sleep_until_signal("never")
 
     code(story)

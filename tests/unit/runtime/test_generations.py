@@ -172,7 +172,7 @@ def test_history_goes_on_over_generations(clock):
         async def run(self, ctx, inbox):
             again = Message(target=ctx.agent_id, payload=ChatPayload(message=ChatMessage.of("user", "again")))
             answer = await super().run(ctx, inbox or [again])
-            if ctx.effects.lease.run.generation < 2:
+            if ctx.recorder.lease.run.generation < 2:
                 await ctx.continue_as_new()
             return answer
 

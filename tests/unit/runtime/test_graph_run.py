@@ -432,7 +432,7 @@ def test_a_run_whose_owner_is_deleted_is_not_the_systems_and_the_policy_is_asked
         await ctx.follow("news/other")
         await ctx.emit(NEWS, "x")
         if inbox[0].payload.message.text == "deleted":
-            await ctx.effects.database.call(type(ada).objects.filter(pk=ada.pk).delete)
+            await ctx.recorder.database.call(type(ada).objects.filter(pk=ada.pk).delete)
             for refused in (ctx.follow("news/late"), ctx.emit("news/late", "x")):
                 with pytest.raises(ForbiddenError, match="is no more"):
                     await refused

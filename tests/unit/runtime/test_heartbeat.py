@@ -70,10 +70,10 @@ async def beat(engine):
 def test_a_beat_renews_the_lease_and_the_workers_trust_in_it(clock):
     async def check(engine, active):
         clock.advance(20)
-        active.effects.renewed_at = time.monotonic() - 25
+        active.recorder.state.renewed_at = time.monotonic() - 25
         before = time.monotonic()
         await beat(engine)
-        assert active.effects.renewed_at >= before
+        assert active.recorder.state.renewed_at >= before
         clock.advance(20)
         in_background(engine.heartbeat.beat).result(BOUND_S)  # the loop stands still meanwhile
         clock.advance(20)

@@ -175,7 +175,7 @@ def test_clearing_a_run_leaves_the_turns_of_other_agents(clock):
 def test_a_worker_without_its_lease_clears_nothing(clock):
     async def story(ctx, inbox):
         await sync_to_async(clock.advance)(10_000)
-        await ctx.effects.database.call(world.claim, ctx.effects.lease.run_id, "another")
+        await ctx.recorder.database.call(world.claim, ctx.recorder.lease.run_id, "another")
         await HISTORY.clear(ctx.agent_id, ctx.session_id)
 
     code(story)

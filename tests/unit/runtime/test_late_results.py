@@ -142,7 +142,7 @@ def test_a_run_that_was_told_to_end_begins_nothing_after_a_commit(look, seen):
         if not drained:
             drained.append([entry.kind for entry in entries])
             for active in engine.active.values():
-                active.effects.drain()
+                active.recorder.waits.drain()
 
     async def story(ctx, inbox):
         await ctx.tool("look", name="a")

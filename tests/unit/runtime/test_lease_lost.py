@@ -69,7 +69,7 @@ def test_a_stolen_run_is_dropped_by_the_next_heartbeat():
 
 def test_a_run_that_is_still_being_loaded_when_its_engine_ends_is_given_back(monkeypatch):
     """Its code would begin too late to be stopped, and the end would wait for it."""
-    began, loading, held, load = [], threading.Event(), threading.Event(), world.load_with_facts
+    began, loading, held, load = [], threading.Event(), threading.Event(), world.load_with_wake_state
 
     def slowly(*args):
         loading.set()
@@ -86,7 +86,7 @@ def test_a_run_that_is_still_being_loaded_when_its_engine_ends_is_given_back(mon
         asyncio.get_running_loop().call_later(0.1, held.set)
         await engine.close(drain_s=0)
 
-    world.patch(monkeypatch, "load_with_facts", slowly)
+    world.patch(monkeypatch, "load_with_wake_state", slowly)
     code(story)
     run = make_run()
     asyncio.run(main())
@@ -98,7 +98,7 @@ def test_a_run_that_is_still_being_loaded_when_its_engine_ends_is_given_back(mon
 def test_no_effect_begins_on_a_lease_that_was_not_renewed_for_long(clock, ran, step):
     async def story(ctx, inbox):
         await ctx.tool("step", name="fresh")
-        ctx.effects.renewed_at = time.monotonic() - conf.LEASE_S
+        ctx.recorder.state.renewed_at = time.monotonic() - conf.LEASE_S
         await ctx.tool("step", name="stale")
 
     code(story, tools=[step])
@@ -109,7 +109,7 @@ def test_no_effect_begins_on_a_lease_that_was_not_renewed_for_long(clock, ran, s
 
 def test_a_recorded_call_needs_no_fresh_lease(clock, ran, step):
     async def story(ctx, inbox):
-        ctx.effects.renewed_at = time.monotonic() - (conf.LEASE_S if ran else 0)
+        ctx.recorder.state.renewed_at = time.monotonic() - (conf.LEASE_S if ran else 0)
         return (await ctx.tool("step", name="once")).text
 
     code(story, tools=[step])
@@ -214,8 +214,8 @@ def test_a_message_that_the_code_has_not_received_outlives_a_drain(clock, ran, s
     async def story(ctx, inbox):
         rounds.append([message.payload.message.text for message in inbox])
         await ctx.tool("step", name=inbox[0].payload.message.text)
-        if ctx.effects.lease.epoch == 2:
-            ctx.effects.drain()
+        if ctx.recorder.lease.epoch == 2:
+            ctx.recorder.waits.drain()
         return "done"
 
     code(story, tools=[step])

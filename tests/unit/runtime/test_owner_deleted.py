@@ -54,7 +54,7 @@ def test_one_that_is_at_work_is_told_and_what_takes_over_ends_it(ada: Any, clock
 
     async def story(ctx: Any, inbox: Any) -> None:
         if not went_on:
-            await ctx.effects.database.call(ada.delete)
+            await ctx.recorder.database.call(ada.delete)
         went_on.append(ctx.user_id)
         await ctx.log("a")
         await ctx.sleep_until_signal("never")

@@ -54,7 +54,7 @@ def displaced_while_driven(story, tools=(), between=None):
             await asyncio.wait_for(gate.began.wait(), BOUND_S)
             taker = await aside(spawn, lease, HIGH, TAKER)
             await aside(engine.heartbeat.beat)
-            await auntil(lambda: engine.active[low.id].effects.stop is not None)
+            await auntil(lambda: engine.active[low.id].recorder.state.stop is not None)
             if between is not None:
                 await aside(between, low)
             gate.open.set()

@@ -169,7 +169,7 @@ class RequestsMachine(RuleBasedStateMachine):
         asked.run_status = "suspended"
 
     def _suspend(self, lease: Lease) -> None:
-        seen = world.waiting_facts(lease).wake_seq
+        seen = world.wake_state_later(lease).wake_seq
         world.suspend(lease, [self._entry("log")], seen=seen, waits=[{"kind": "signal"}], wake_at=None)
 
     def _entry(self, kind: str) -> Entry:
@@ -185,7 +185,7 @@ class RequestsMachine(RuleBasedStateMachine):
                 world.expire_request(lease, [self._entry("log")], request_id=asked.id)
                 asked.close("expired")
             else:
-                with pytest.raises(world.NotDue):
+                with pytest.raises(world.NotExpired):
                     world.expire_request(lease, [self._entry("log")], request_id=asked.id)
 
     @rule(asked=REQUESTS, fails=st.booleans())

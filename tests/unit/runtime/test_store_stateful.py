@@ -52,7 +52,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.sessions = [world.create_session(Session(agent="test/code")).id for _ in range(2)]
         self.model = StoreModel()
         self.held: list[Lease] = []  # every one ever had
-        self.seen: dict[Any, world.Facts] = {}  # by lease: what its holder knows of its run
+        self.seen: dict[Any, world.WakeState] = {}  # by lease: what its holder knows of its run
         self.read: dict[Any, tuple[int, int]] = {}  # by lease: how many messages, and the last one's id
         self.before: dict[Any, Row] = {}  # after the step before
         self.touched: Any = None  # the run of this step
@@ -162,7 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model[lease.run_id].claimed(lease.owner, self.clock.now)
         assert lease.epoch == self.model[lease.run_id].epoch
         self.held.append(lease)
-        self.seen[lease.epoch, lease.run_id] = world.waiting_facts(lease)
+        self.seen[lease.epoch, lease.run_id] = world.wake_state_later(lease)
         self.read[lease.epoch, lease.run_id] = (self.model[lease.run_id].messages, lease.run.inbox.latest("id").id)
 
     @precondition(lambda self: self.standing())
@@ -218,7 +218,7 @@ class StoreMachine(RuleBasedStateMachine):
     def suspend(self, lease: Lease, kinds: list[str], delay_s: float, looks: bool) -> None:
         """`looks` once more for what has happened, before it waits."""
         if looks:
-            self.seen[lease.epoch, lease.run_id] = world.waiting_facts(lease)
+            self.seen[lease.epoch, lease.run_id] = world.wake_state_later(lease)
         seen = self.seen[lease.epoch, lease.run_id]
         waits, until = [{"kind": "signal"}], self._later(delay_s)
 
@@ -235,7 +235,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(lease=LEASES)
     def consume_signal(self, lease: Lease) -> None:
         """The oldest that is unread, and then once more."""
-        seen = self.seen[lease.epoch, lease.run_id] = world.waiting_facts(lease)
+        seen = self.seen[lease.epoch, lease.run_id] = world.wake_state_later(lease)
         if seen.signals:
 
             def write(entries: list[Entry]) -> int:

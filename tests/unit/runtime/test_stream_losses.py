@@ -259,7 +259,7 @@ def test_a_run_of_many_generations_keeps_the_frames_of_the_last_two(
         number = ctx.state or 0
         for _ in range(10):
             await ctx.tool("step", name=str(number))
-        await ctx.effects.outlet.publisher.sent(str(ctx.run_id))
+        await ctx.recorder.stream.publisher.sent(str(ctx.run_id))
         kept.append(len(await asyncio.to_thread(frames)))
         if number < 6:
             await ctx.continue_as_new(number + 1)

@@ -17,7 +17,7 @@ from tests.support import world
 from tests.support.patience import seconds
 from tests.support.runs import asked, auntil, code, drive, in_background, make_run, patch_append, take_over
 from tests.support.tool_calls import calling, on_the_loop, output_of
-from tests.support.world import Spent, Stopwatch
+from tests.support.world import Stopwatch, ToolUsage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -103,7 +103,7 @@ def test_waiting_is_no_time_of_the_tool(clock, timed, settings):
     assert run.output == "ok | ok | ok"
     rows = JournalEntry.objects.filter(run=run, name="outer")
     assert [row.result["waited_s"] for row in rows] == [10, 10, 10]
-    assert Spent.of(rows).seconds == pytest.approx(3, abs=0.1)
+    assert ToolUsage.of(rows).seconds == pytest.approx(3, abs=0.1)
 
 
 def test_waiting_for_a_person_or_a_signal_is_no_time_of_the_tool(clock, settings):
@@ -131,10 +131,10 @@ def test_a_wait_that_is_over_in_the_same_lease_is_no_time_of_the_tool(timed):
     @tool
     async def busy(ctx: RunContext):
         """Busy: keeps the run here meanwhile."""
-        await auntil(lambda: ctx.effects.waits_for)
+        await auntil(lambda: ctx.recorder.waits.waits_for)
         timed.now += 1000
         await asyncio.wrap_future(in_background(world.signal, ctx.run_id, "go", "went"))
-        await ctx.effects.refresh()
+        await ctx.recorder.refresh()
 
     async def story(ctx, inbox):
         found = await asyncio.gather(ctx.tool("patient"), ctx.tool("busy"))
@@ -146,9 +146,9 @@ def test_a_wait_that_is_over_in_the_same_lease_is_no_time_of_the_tool(timed):
     assert JournalEntry.objects.get(run=run, name="patient", phase="result").result["waited_s"] == 1000
     watch = Stopwatch()
     timed.now += 1
-    with watch.paused():
+    with watch.excluded():
         timed.now += 10
-        with watch.paused():
+        with watch.excluded():
             timed.now += 10
     timed.now += 1
     assert (watch.elapsed, watch.waited) == (22, 20), "waits that overlap are counted once"

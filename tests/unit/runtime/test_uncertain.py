@@ -236,7 +236,7 @@ def test_an_effect_is_not_performed_on_a_lease_that_may_be_over(settings, sent, 
     pay = tool(effect="at_most_once", name="pay")(paying if queued else on_the_loop(paying))
 
     async def story(ctx, inbox):
-        record = ctx.effects.record
+        record = ctx.recorder.record
 
         async def sleepy(entry, *args, **kwargs):
             seq = await record(entry, *args, **kwargs)
@@ -247,10 +247,10 @@ def test_an_effect_is_not_performed_on_a_lease_that_may_be_over(settings, sent, 
             return seq
 
         def end_lease():
-            ctx.effects.renewed_at -= conf.LEASE_S
+            ctx.recorder.state.renewed_at -= conf.LEASE_S
             free.set()
 
-        ctx.effects.record = sleepy
+        ctx.recorder.record = sleepy
         holding = asyncio.create_task(ctx.tool("hold")) if queued else None
         await auntil(lambda: busy.is_set() or not queued)
         result = await ctx.tool("pay")

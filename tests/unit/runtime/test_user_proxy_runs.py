@@ -102,7 +102,7 @@ def test_a_signal_between_the_look_and_the_expiry_counts(clock):
 
         async def signalling(function, *args, **kwargs):
             found = await call(function, *args, **kwargs)
-            if function is world.load_with_facts:
+            if function is world.load_with_wake_state:
                 await asyncio.to_thread(in_background(signal, run.id, name, "Yes.").result, 10)
                 clock.advance(2)
             return found

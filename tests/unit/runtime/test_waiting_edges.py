@@ -253,7 +253,7 @@ def test_a_cycle_is_seen_through_a_run_that_has_just_been_woken():
 
 def test_an_undecided_effect_is_decided_before_a_new_generation_begins(clock):
     async def story(ctx, inbox):
-        if ctx.effects.lease.run.generation:
+        if ctx.recorder.lease.run.generation:
             return "second"
         task = asyncio.create_task(ctx.tool("pay"))
         await ctx.sleep_until_signal("go")
@@ -280,7 +280,7 @@ def test_a_reply_to_the_former_generation_is_a_message_to_the_present_one():
         await ctx.sleep_until_signal("never")
 
     async def story(ctx, inbox):
-        if not ctx.effects.lease.run.generation:
+        if not ctx.recorder.lease.run.generation:
             task = asyncio.create_task(ctx.ask(CHILD, "q"))
             await ctx.sleep_until_signal("go")
             await ctx.continue_as_new()

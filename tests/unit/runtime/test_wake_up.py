@@ -109,7 +109,7 @@ def test_a_signal_for_a_run_that_other_effects_keep_here_is_seen_when_it_is_hint
         engine = Engine()
         try:
             driving = engine.hint(run.id)
-            await auntil(lambda: run.id in engine.active and engine.active[run.id].effects.waits_for)
+            await auntil(lambda: run.id in engine.active and engine.active[run.id].recorder.waits.waits_for)
             await asyncio.to_thread(lambda: in_background(signal, run.id, "go", "now").result(BOUND_S))
             engine.hint(run.id)
             await asyncio.wait_for(driving, BOUND_S)
@@ -129,28 +129,28 @@ def test_a_look_that_is_asked_for_during_another_is_made_after_it():
     busy, free = asyncio.Event(), asyncio.Event()
 
     async def story(ctx, inbox):
-        call = ctx.effects.threads.call
+        call = ctx.recorder.threads.call
 
         async def late(function, *args, **kwargs):
             answer = await call(function, *args, **kwargs)
-            if function is world.waiting_facts and not free.is_set():
+            if function is world.wake_state_later and not free.is_set():
                 busy.set()
                 await free.wait()
             return answer
 
         async def signalled():
-            first = asyncio.create_task(ctx.effects.refresh())
+            first = asyncio.create_task(ctx.recorder.refresh())
             await busy.wait()
             await asyncio.to_thread(lambda: in_background(world.send_signal, run.id, "go", 1).result(BOUND_S))
-            await ctx.effects.refresh()
+            await ctx.recorder.refresh()
             free.set()
             await first
 
-        ctx.effects.threads.call = late
-        with ctx.effects.busy():  # the run does not suspend meanwhile
+        ctx.recorder.threads.call = late
+        with ctx.recorder.waits.busy():  # the run does not suspend meanwhile
             await signalled()
-        ctx.effects.threads.call = call
-        return str(ctx.effects.take_signal("go")[1])
+        ctx.recorder.threads.call = call
+        return str(ctx.recorder.state.wake_state.take_signal("go")[1])
 
     code(story)
     run = make_run()
@@ -165,14 +165,14 @@ def test_a_look_at_the_facts_after_the_decision_to_suspend_does_not_hide_the_sig
     async def scenario(run):
         code(story)
         engine = Engine(on_promoted=lambda run_id: None)
-        settle = engine._settle
+        settle = engine._finish
 
         async def late(active, outcome):
             await asyncio.to_thread(lambda: in_background(world.send_signal, run.id, "go", 1).result(BOUND_S))
-            await active.effects.refresh()
+            await active.recorder.refresh()
             await settle(active, outcome)
 
-        engine._settle = late
+        engine._finish = late
         try:
             await asyncio.wait_for(engine.drive(run.id), BOUND_S)
         finally:

@@ -66,7 +66,7 @@ async def follow(ctx: RunState, topic: TopicId | str, session: bool, every_s: in
         if known is not None and known != every_s:
             changes += 1
         path = f"@follow.{changes}.{every_s}.{key}"
-        if known != every_s and ctx.effects.journal.find(path) is None:
+        if known != every_s and ctx.recorder.journal.find(path) is None:
             await _follow(ctx, wanted, path)
         ctx.followed[key] = changes, every_s
 
@@ -76,19 +76,19 @@ def _path_key(topic: str, session: bool) -> str:
 
 
 async def _follow(ctx: RunState, wanted: Follow, path: str) -> None:
-    effects, topic = ctx.effects, wanted.topic
-    refused = effects.journal.find(ctx.next_path())
+    recorder, topic = ctx.recorder, wanted.topic
+    refused = recorder.journal.find(ctx.next_path())
     if refused is not None and (refused.kind, refused.name) == ("follow", topic):
-        raise_recorded(await effects.recall(ctx.path(), "follow", topic) or refused)
-    wanted.metadata = effects.lease.run.metadata
+        raise_recorded(await recorder.recall(ctx.path(), "follow", topic) or refused)
+    wanted.metadata = recorder.lease.run.metadata
     entry = Entry("follow", path, topic)
     entry.request = {"session": wanted.session_id is not None, "every_s": wanted.every_s}
-    async with effects.performing():
-        refusal = await effects.database.call(_refusal, wanted.owner_id, ctx.agent_id, topic_of(topic))
+    async with recorder.effect():
+        refusal = await recorder.database.call(_refusal, wanted.owner_id, ctx.agent_id, topic_of(topic))
         if refusal is not None:
             entry.path = ctx.path()
             await refuse(ctx, entry, refusal)
-        await effects.record(entry, partial(follow_rows.follow, follow=wanted))
+        await recorder.record(entry, partial(follow_rows.follow, follow=wanted))
 
 
 def _refusal(owner_id: Any, agent: AgentId, followed: TopicId | None = None) -> KernelError | None:
@@ -113,27 +113,27 @@ def _refusal(owner_id: Any, agent: AgentId, followed: TopicId | None = None) -> 
 
 
 async def unfollow(ctx: RunState, topic: TopicId | str, session: bool) -> None:
-    effects, path, name = ctx.effects, ctx.path(), str(topic)
+    recorder, path, name = ctx.recorder, ctx.path(), str(topic)
     wanted = _follow_of_run(ctx, topic_of(topic), session)
     key = _path_key(wanted.topic, session)
     ctx.followed[key] = ctx.followed.get(key, (0, None))[0] + 1, None
-    if (row := await effects.recall(path, "unfollow", name, {"session": bool(session)})) is not None:
+    if (row := await recorder.recall(path, "unfollow", name, {"session": bool(session)})) is not None:
         raise_recorded(row)
         return
     entry = Entry("unfollow", path, name, request={"session": bool(session)})
-    async with effects.performing():
-        await effects.record(entry, partial(follow_rows.unfollow, follower=wanted.follower, topic=wanted.topic))
+    async with recorder.effect():
+        await recorder.record(entry, partial(follow_rows.unfollow, follower=wanted.follower, topic=wanted.topic))
 
 
 async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -> None:
-    effects, path, name = ctx.effects, ctx.path(), str(topic)
+    recorder, path, name = ctx.recorder, ctx.path(), str(topic)
     value = from_json(encode(value_of(data)))
-    if (row := await effects.recall(path, "emit", name, {"data": value, "id": id})) is not None:
+    if (row := await recorder.recall(path, "emit", name, {"data": value, "id": id})) is not None:
         if isinstance(data, Message):  # the replay has made it again, with another id
             ctx.message_ids[data.id] = row.request["message"]
         raise_recorded(row)
         return
-    run, topic_id, depth = effects.lease.run, topic_of(topic), ctx.publication_depth + 1
+    run, topic_id, depth = recorder.lease.run, topic_of(topic), ctx.publication_depth + 1
     seed = f"{run.id}:{run.generation}:{path}:emit"  # another worker makes the same one, a fork another
     key = None if id is None else checked_id(id)
     message_id = key or hashlib.sha256(seed.encode()).hexdigest()[:32]
@@ -141,21 +141,21 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
         message_id = checked_id(ctx.message_ids.get(data.id, data.id))
         data = data.model_copy(update={"id": message_id})
     entry = Entry("emit", path, name, request={"message": message_id})
-    async with effects.performing():
+    async with recorder.effect():
         try:
             payload = payload_for(data, check_json("data", value, conf.MAX_INPUT_BYTES))
         except InputTooLargeError as error:
             await refuse(ctx, entry, PermanentError(str(error)))
         if depth > MAX_HOPS:
             await refuse(ctx, entry, PermanentError(_CIRCLE.format(topic_id, MAX_HOPS)))
-        if (refusal := await effects.database.call(_refusal, run.owner_id, ctx.agent_id)) is not None:
+        if (refusal := await recorder.database.call(_refusal, run.owner_id, ctx.agent_id)) is not None:
             await refuse(ctx, entry, refusal)
         cause = None if ctx.cause == message_id else ctx.cause
         message = message_for(topic_id, payload, data, message_id, ctx.agent_id, ctx.conversation, cause)
         made = publication_of(message, run.tenant, f"run:{run.id}", depth, key)
         made.owner_id, made.run_id = run.owner_id, run.id
         entry.result = value
-        await effects.record(entry, partial(publications.publish, publication=made))
+        await recorder.record(entry, partial(publications.publish, publication=made))
         if entry.error is not None:
             raise_recorded(entry)
         if entry.request["new"] and entry.request["followers"]:
@@ -163,7 +163,7 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
 
 
 def _follow_of_run(ctx: RunState, topic: TopicId, session: bool) -> Follow:
-    run = ctx.effects.lease.run
+    run = ctx.recorder.lease.run
     return row_of(
         str(ctx.agent_id),
         topic,
@@ -178,15 +178,15 @@ KIND = "follow.updated"
 
 
 async def update(ctx: RunState, metadata: Mapping[str, Any]) -> None:
-    effects, path = ctx.effects, ctx.path()
-    run, values = effects.lease.run, storable(metadata_of(metadata))
-    if await effects.recall(path, KIND, "", values) is not None:
+    recorder, path = ctx.recorder, ctx.path()
+    run, values = recorder.lease.run, storable(metadata_of(metadata))
+    if await recorder.recall(path, KIND, "", values) is not None:
         return
     identity = (str(ctx.agent_id), run.owner_id, run.tenant)
     followers = [follow_rows.follower_of(*identity), follow_rows.follower_of(*identity, run.session_id)]
     write = partial(update_follows, followers=followers, metadata=values)
-    async with effects.performing():
-        await effects.record(Entry(KIND, path, request={"metadata": values}), write)
+    async with recorder.effect():
+        await recorder.record(Entry(KIND, path, request={"metadata": values}), write)
 
 
 @appending

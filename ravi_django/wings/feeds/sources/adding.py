@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from pydantic_core import to_json
 
 from ravi_django.engine.db import clock
-from ravi_django.engine.lease.waits import check_name
+from ravi_django.engine.lease.sleeps import check_name
 from ravi_django.kernel import AgentNotFoundError, InvalidInputError
 from ravi_django.kernel.checks import seconds_of
 from ravi_django.kernel.secrets import secret_names

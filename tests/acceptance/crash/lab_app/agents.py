@@ -310,12 +310,12 @@ class LabCode:
 
 
 def note(kind: str, number: int, **more: Any) -> None:
-    lease = current_context().effects.lease
+    lease = current_context().recorder.lease
     ledger.note(kind, run=str(lease.run_id), number=number, epoch=lease.epoch, **more)
 
 
 def here(point: str) -> None:
-    hit(point, current_context().effects.lease.run.tree_id)
+    hit(point, current_context().recorder.lease.run.tree_id)
 
 
 def _moment() -> float:

@@ -1,15 +1,13 @@
-"""Caps of a run's tools: calls, time and bytes of results. Over a cap a call is an error, and the run continues.
+"""Limits of a run's tools: calls, time and bytes of results. Over a limit a call is an error, and the run continues.
 
 The sums come from the journal of one generation, so `continue_as_new` resets them. The budget limits the whole run.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +18,11 @@ from ravi_django.engine.journal.entries import Recorded
 from ravi_django.kernel import Tool
 
 KIND = "tool.call"
-WAITED = "waited_s"  # in a row's result: the seconds that the call waited, see `Stopwatch`
+WAITED = "waited_s"  # in a row's result: the seconds that the call waited, see `stopwatch.py`
 
 
 @dataclass(slots=True)
-class Spent:
+class ToolUsage:
     """Sums over the recorded calls and those made in this lease; a recalled call is not counted again."""
 
     calls: int = 0
@@ -34,14 +32,14 @@ class Spent:
     asked: Counter[str] = field(default_factory=Counter)  # calls that wait for an approval now
 
     @classmethod
-    def of(cls, rows: Iterable[Recorded]) -> Spent:
-        spent = cls()
+    def of(cls, rows: Iterable[Recorded]) -> ToolUsage:
+        usage = cls()
         for row in rows:
             result = row.result or {}
-            spent.begin(row.name)
+            usage.begin(row.name)
             took = (row.finished_at - row.started_at).total_seconds()
-            spent.end(max(0.0, took - result.get(WAITED, 0.0)), weight(result.get("content", [])))
-        return spent
+            usage.end(max(0.0, took - result.get(WAITED, 0.0)), weight(result.get("content", [])))
+        return usage
 
     def begin(self, name: str) -> None:
         self.calls += 1
@@ -93,74 +91,6 @@ def weight(content: list[dict[str, Any]]) -> int:
             elif value is not None:
                 total += len(to_json(value, fallback=str))
     return total
-
-
-# ------------------------------------------------------------------------------------------------- own time
-
-
-class Stopwatch:
-    """Times a call. `waited` is the time that it waited for people, children, inner calls or a free thread."""
-
-    def __init__(self) -> None:
-        self._begun = time.monotonic()
-        self._waits = 0  # that have not ended
-        self._since = 0.0
-        self.waited = 0.0
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        if not self._waits:
-            self._since = time.monotonic()
-        self._waits += 1
-        try:
-            yield
-        finally:
-            self._waits -= 1
-            if not self._waits:
-                self.waited += time.monotonic() - self._since
-
-    def carry(self, seconds: float) -> None:
-        """Add time of an earlier lease."""
-        self._begun -= seconds
-
-    @property
-    def elapsed(self) -> float:
-        return time.monotonic() - self._begun
-
-
-_watch: ContextVar[Stopwatch | None] = ContextVar("ravi_stopwatch", default=None)  # of the call around this code
-
-
-def own_time() -> float:
-    """Seconds that the call around this code has taken, without waiting."""
-    watch = _watch.get()
-    return 0.0 if watch is None else watch.elapsed - watch.waited
-
-
-def carry(seconds: float) -> None:
-    """Add time that the call around this code took in an earlier lease."""
-    if (watch := _watch.get()) is not None:
-        watch.carry(seconds)
-
-
-@contextmanager
-def watched() -> Iterator[Stopwatch]:
-    """Time a call; for an outer call this is waiting."""
-    with waiting():
-        watch = Stopwatch()
-        token = _watch.set(watch)
-        try:
-            yield watch
-        finally:
-            _watch.reset(token)
-
-
-@contextmanager
-def waiting() -> Iterator[None]:
-    """Around time that the call around this code waits."""
-    watch = _watch.get()
-    with nullcontext() if watch is None else watch.paused():
-        yield
 
 
 def timeout_of(tool: Tool) -> float:

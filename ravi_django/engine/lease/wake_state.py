@@ -1,4 +1,4 @@
-"""Reads of a lease when it begins: the journal, unread messages, and the facts that wake the run.
+"""Reads of a lease when it begins: the journal, unread messages, and the events that wake the run.
 
 No wake-up is lost. A waker touches the run by its id alone, and a suspension (`settle.suspend`) names the last wake-up
 that it has seen. If the touch is first, the run does not suspend. If it is second, the touch makes the run pending. A
@@ -32,43 +32,70 @@ PAYLOADS = 50  # of a run's unread signals that are read at once
 
 
 @dataclass(slots=True)
-class Facts:
+class WakeState:
     """Events of a run that are not in its journal yet."""
 
-    wake_seq: int = 0  # the wake-ups that these facts include
+    wake_seq: int = 0  # the wake-ups that it includes
     # unread (id, name, payload), all, oldest first; the payload may be NOT_READ. See `of_person`
     signals: list[tuple[int, str, Any]] = field(default_factory=list)
     broadcasts: list[tuple[int, str]] = field(default_factory=list)  # messages (id, name) that ended no wait
     asks: dict[str, Ask] = field(default_factory=dict)  # of this generation, settled or not, by path
     requests: dict[tuple[str, int], HumanRequest] = field(default_factory=dict)  # by path and attempt, the latest
+    taken_signals: set[int] = field(default_factory=set)  # that a wait of this lease has taken
+    ended_by: set[int] = field(default_factory=set)  # messages that have ended a wait of this lease
+
+    def update(self, later: WakeState) -> None:
+        """Take over what was read later, without the signals that were taken meanwhile."""
+        self.broadcasts = later.broadcasts
+        self.signals = [signal for signal in later.signals if signal[0] not in self.taken_signals]
+        self.asks, self.requests = later.asks, later.requests
+        self.wake_seq = later.wake_seq
+
+    def take_signal(self, *names: str) -> tuple[int, Any] | None:
+        """Take the oldest unread signal of one of these names: no other wait gets it."""
+        for index, (signal_id, signal_name, payload) in enumerate(self.signals):
+            if signal_name in names:
+                del self.signals[index]
+                self.taken_signals.add(signal_id)
+                return signal_id, payload
+        return None
+
+    def take_message(self, signal: str, read_upto: int | None) -> int | None:
+        """The position of the oldest message that ends a wait for this signal, that the code was not given, and that
+        ended no other wait."""
+        for position, name in self.broadcasts:
+            if name == signal and position > (read_upto or 0) and position not in self.ended_by:
+                self.ended_by.add(position)
+                return position
+        return None
 
 
-def load_with_facts(lease: Lease, limit: int | None = None) -> tuple[Loaded, Facts]:
-    """Load a lease. A run that was never woken has no facts, and its journal shows whether it has asks and requests.
-    The facts include at least the wake-ups up to the claim's `wake_seq`."""
+def load_with_wake_state(lease: Lease, limit: int | None = None) -> tuple[Loaded, WakeState]:
+    """Load a lease and its wake state, with at least the wake-ups up to the claim's `wake_seq`. A run that was never
+    woken has none, and its journal shows whether it has asks and requests."""
     accounts.learn()
     loaded = load(lease, limit)
     if not lease.run.wake_seq:
-        return loaded, Facts()
+        return loaded, WakeState()
     kinds, unread = {row.kind for row in loaded.journal}, loaded.unread
     has_unread = unread.more or any(position > lease.run.read_upto for position, _ in unread.messages)
     asks, requests = "ask" in kinds, "request.opened" in kinds
-    return loaded, _facts(lease, lease.run, asks=asks, requests=requests, broadcasts=has_unread)
+    return loaded, _read(lease, lease.run, asks=asks, requests=requests, broadcasts=has_unread)
 
 
-def facts(lease: Lease, known: int = -1) -> Facts | None:
-    """Read the facts, in one transaction; None if there was no wake-up after the one numbered `known`. The number of
-    the last wake-up is read first, so that later ones count as new."""
+def later_than(lease: Lease, known: int = -1) -> WakeState | None:
+    """Read the wake state, in one transaction; None if there was no wake-up after the one numbered `known`. The number
+    of the last wake-up is read first, so that later ones count as new."""
     with transaction.atomic():
         seen = Run.objects.only("wake_seq", "read_upto").get(id=lease.run_id)
         if seen.wake_seq <= known:
             return None
-        return _facts(lease, seen, asks=True, requests=True, broadcasts=True) if seen.wake_seq else Facts()
+        return _read(lease, seen, asks=True, requests=True, broadcasts=True) if seen.wake_seq else WakeState()
 
 
-def _facts(lease: Lease, seen: Run, *, asks: bool, requests: bool, broadcasts: bool) -> Facts:
+def _read(lease: Lease, seen: Run, *, asks: bool, requests: bool, broadcasts: bool) -> WakeState:
     run_id, generation = lease.run_id, lease.run.generation
-    read = Facts(wake_seq=seen.wake_seq, signals=_unread_signals(run_id))
+    read = WakeState(wake_seq=seen.wake_seq, signals=_unread_signals(run_id))
     if broadcasts:
         unread = InboxMessage.objects.filter(run_id=run_id, id__gt=seen.read_upto, consumed_at=None).exclude(name="")
         read.broadcasts = list(unread.order_by("id").values_list("id", "name"))
@@ -81,7 +108,7 @@ def _facts(lease: Lease, seen: Run, *, asks: bool, requests: bool, broadcasts: b
 
 
 def of_person(name: str) -> str:
-    """The name among the facts of an answer that a person sent as a signal. No stored name has a NUL."""
+    """The name in the wake state of an answer that a person sent as a signal. No stored name has a NUL."""
     return f"\0{PERSONS}{name}"
 
 

@@ -13,7 +13,7 @@ from ravi_django.live.streams.publisher import Publisher
 from ravi_django.models import Run
 
 
-class Outlet:
+class LeaseStream:
     def __init__(self, publisher: Publisher, run: Run, epoch: int) -> None:
         self.publisher = publisher
         self.source = Source.of(run, epoch)
