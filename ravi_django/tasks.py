@@ -17,6 +17,7 @@ from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import celeryd_after_setup, celeryd_init, worker_ready, worker_shutdown, worker_shutting_down
 from django.db import DatabaseError, connections
 
+from ravi_django import wing
 from ravi_django.conf import conf, worker_line
 
 log = logging.getLogger("ravi.tasks")
@@ -84,20 +85,25 @@ def mail_request(request_id: str) -> None:
     send(request_id)
 
 
-@shared_task(name="ravi.relay_events")
-def relay_events() -> None:
-    """Relay events from the outbox to the event bus, if RAVI["EVENT_BUS"] is set."""
-    from ravi_django.wings.events.relay import relay_safely
-
-    relay_safely()
-
-
 @shared_task(name="ravi.poll_sources")
 def poll_sources() -> None:
     """Read due feeds and adapters."""
     from ravi_django.wings.feeds.sources import poll
 
     poll.poll_due()
+
+
+def _of_wing(part: wing.Wing, name: str) -> Any:
+    """A task that imports its wing when it is first called."""
+
+    @shared_task(name=name)
+    def task(*ids: str) -> None:
+        part.load(part.tasks[name])(*ids)
+
+    return task
+
+
+OF_WINGS = {name: _of_wing(part, name) for part in wing.wings() for name in part.tasks}
 
 
 @celeryd_init.connect

@@ -1,11 +1,13 @@
 """The REST API: `path("ravi/", include("ravi_django.urls"))`. The prefix may have arguments."""
 
 from functools import wraps
+from itertools import chain
 from typing import Any
 
 from django.urls import path, re_path
 from rest_framework.routers import SimpleRouter
 
+from ravi_django import wing
 from ravi_django.api.agents import AgentViewSet
 from ravi_django.api.base import NothingView
 from ravi_django.api.decide import DecideView
@@ -22,9 +24,6 @@ from ravi_django.conf import conf
 from ravi_django.ui.chat import ChatView, HomeView, NoPageView, PanelView
 from ravi_django.ui.dashboard import DashboardView
 from ravi_django.ui.runs import ExportView, RunView
-from ravi_django.wings.protocols.agui import AguiView
-from ravi_django.wings.protocols.openai import ChatView as ChatCompletionsView, ModelsView, NoEndpointView
-from ravi_django.wings.protocols.responses import ResponsesView
 
 app_name = "ravi"
 
@@ -91,16 +90,11 @@ urlpatterns = [
     path("usage/today/", TodayView.as_view(), name="usage-today"),
     path("sources/<uuid:id>/hook/", HookView.as_view(), name="source-hook"),
     path("tickets/", TicketsView.as_view(), name="tickets"),
-    path("agui/<str:type>/<str:key>/", AguiView.as_view(), name="agui"),
-    path("agui/<str:namespace>/<str:type>/<str:key>/", AguiView.as_view(schema=None), name="agui-in-namespace"),
-    path("v1/models", ModelsView.as_view(), name="v1-models"),
-    path("v1/chat/completions", ChatCompletionsView.as_view(), name="v1-chat"),
-    path("v1/responses", ResponsesView.as_view(), name="v1-responses"),
-    re_path(r"^v1/", NoEndpointView.as_view(), name="v1-nothing"),
     path("health/", HealthView.as_view(), name="health"),
     path("schema/", SchemaView.as_view(), name="schema"),
     path("ui/panel/", PanelView.as_view(), name="panel"),  # of the template tags, also on a site without pages
     *(pages if conf.PAGES else []),
+    *chain.from_iterable(routes(router) for _, routes in wing.each("urls")),
     path("docs/", SwaggerView.as_view(), name="docs"),
     path("docs/redoc/", RedocView.as_view(), name="docs-redoc"),
     # All other addresses: the site's 404 page is not JSON.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from ravi_django import wing
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
 from ravi_django.live.rollups import counting
@@ -16,7 +17,6 @@ from ravi_django.runs import hints, sessions, signals, workers
 from ravi_django.runs.files import files
 from ravi_django.runs.lifecycle import erasing, prune_rows
 from ravi_django.runs.workers import each as _each
-from ravi_django.wings.events import relay
 from ravi_django.wings.feeds.schedules import ticking
 from ravi_django.wings.feeds.social import fan_out
 from ravi_django.wings.feeds.sources import poll
@@ -60,7 +60,9 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many)
     _each(lambda _: mail.sweep(), "the e-mails")
     _each(lambda _: poll.sweep(), "the sources")
     _each(lambda _: poll.sweep_unread(), "the unread items")
-    _each(lambda _: relay.sweep(), "the event bus")
+    steps = dict(wing.each("sweep"))
+    for name in steps:
+        _each(lambda name: steps[name](), name)
     _each(lambda _: counting.sweep(), "the rollups")
     _each(lambda _: erasing.sweep(), "the erasures")
     _each(lambda _: files.delete_unused(), "the files")

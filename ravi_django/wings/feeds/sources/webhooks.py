@@ -23,15 +23,15 @@ from django.db import close_old_connections
 from django.urls import NoReverseMatch
 from django.utils import timezone
 
+from ravi_django import events
 from ravi_django.db import transaction
 from ravi_django.engine.db import clock
+from ravi_django.engine.journal.outbox import TOPIC
 from ravi_django.kernel import Event, IllegalTransitionError, InvalidInputError, NotFoundError
 from ravi_django.kernel.json_values import read_json, storable
 from ravi_django.models import Run, Source
 from ravi_django.people import mail
 from ravi_django.runs import signals
-from ravi_django.wings.events.bus import EVENTS, NotYet
-from ravi_django.wings.events.relay import get_bus
 from ravi_django.wings.feeds.fetching import adapter, signatures
 from ravi_django.wings.feeds.sources import items
 from ravi_django.wings.feeds.sources.delivery import Delivery, deliver
@@ -185,7 +185,7 @@ def _parsed(body: bytes) -> Any:
 async def feed_agent(
     run: Run | UUID | str,
     *,
-    topic: str = EVENTS,
+    topic: str = TOPIC,
     types: str = "*",
     signal: str = "new_source_item",
     group: str | None = None,
@@ -206,7 +206,7 @@ async def feed_agent(
         if tree not in (event.correlation_id, event.data.get("root")) and event.data.get("agent") != agent:
             await sync_to_async(_signal)(run_id, signal, event)
 
-    return await get_bus().subscribe(topic, send, types=types, group=group or f"agent:{run_id}", after=after)
+    return await events.get_bus().subscribe(topic, send, types=types, group=group or f"agent:{run_id}", after=after)
 
 
 def _read_run(run_id: str) -> tuple[str, str | None]:
@@ -219,6 +219,6 @@ def _signal(run_id: str, name: str, event: Event) -> None:
     payload: dict[str, Any] = event.model_dump(mode="json", include=set(Event.model_fields))
     close_old_connections()  # or a restart of the database would fail every event after it
     if items.is_full(run_id, name):
-        raise NotYet(f"run {run_id} has RAVI['SOURCE_UNREAD'] signals {name} unread")
+        raise events.NotYet(f"run {run_id} has RAVI['SOURCE_UNREAD'] signals {name} unread")
     with suppress(IllegalTransitionError):
         signals.signal(run_id, name, payload, key=f"event:{event.id}"[:64])
