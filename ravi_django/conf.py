@@ -25,7 +25,7 @@ DEFAULTS: dict[str, Any] = {
     # The module or package of each installed app that registers agents: imported at startup. None: nothing is imported.
     "AGENTS_MODULE": "agents",
     # The parts of the app that the site has beside the core; see wing.py.
-    "WINGS": NAMES,
+    "WINGS": [*NAMES],
     # The version of this deployment's code: stored with its runs and its worker processes.
     "RELEASE": "",
     # --- leases, seconds

@@ -69,28 +69,12 @@ def look() -> None:
     get_worker().look()
 
 
-@shared_task(name="ravi.fan_out")
-def fan_out(publication_id: str) -> None:
-    """Deliver a publication to its followers."""
-    from ravi_django.wings.feeds.social import fan_out
-
-    fan_out.run(publication_id)
-
-
 @shared_task(name="ravi.mail_request")
 def mail_request(request_id: str) -> None:
     """Send e-mails to the people who may answer a request, if RAVI["REQUEST_EMAIL"] is set."""
     from ravi_django.people.mail import send
 
     send(request_id)
-
-
-@shared_task(name="ravi.poll_sources")
-def poll_sources() -> None:
-    """Read due feeds and adapters."""
-    from ravi_django.wings.feeds.sources import poll
-
-    poll.poll_due()
 
 
 def _of_wing(part: wing.Wing, name: str) -> Any:

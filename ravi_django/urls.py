@@ -1,7 +1,6 @@
 """The REST API: `path("ravi/", include("ravi_django.urls"))`. The prefix may have arguments."""
 
 from functools import wraps
-from itertools import chain
 from typing import Any
 
 from django.urls import path, re_path
@@ -13,8 +12,6 @@ from ravi_django.api.base import NothingView
 from ravi_django.api.decide import DecideView
 from ravi_django.api.events import EventViewSet, TicketsView
 from ravi_django.api.files import FileViewSet
-from ravi_django.api.follows import EmitView, FollowViewSet
-from ravi_django.api.hooks import HookView
 from ravi_django.api.metrics import HealthView, MetricsView, TodayView, UsageViewSet
 from ravi_django.api.openapi import RedocView, SchemaView, SwaggerView
 from ravi_django.api.requests import RequestViewSet
@@ -40,7 +37,6 @@ router = Router(use_regex_path=False)
 router.register("runs", RunViewSet, "run")
 router.register("sessions", SessionViewSet, "session")
 router.register("requests", RequestViewSet, "request")
-router.register("follows", FollowViewSet, "follow")
 router.register("usage", UsageViewSet, "usage")
 
 pages = [
@@ -61,8 +57,10 @@ pages = [
     re_path(r"^ui/", NoPageView.as_view(), name="no-page"),
 ]
 
+_of_wings = [pattern for _, routes in wing.each("urls") for pattern in routes(router)]
 urlpatterns = [
     *router.urls,
+    *_of_wings,
     path("runs/<uuid:id>/events/", EventViewSet.as_view({"get": "retrieve"}), name="run-events"),
     path("agents/", AgentViewSet.as_view({"get": "list"}), name="agent-list"),
     path("agents/<str:type>/<str:key>/", AgentViewSet.as_view({"get": "retrieve"}), name="agent-detail"),
@@ -72,12 +70,6 @@ urlpatterns = [
         name="agent-in-namespace",
     ),
     path("decide/<str:token>/", DecideView.as_view(), name="decide"),
-    path("topics/<str:type>/<str:source>/emit/", EmitView.as_view(), name="topic-emit"),
-    path(
-        "topics/<str:namespace>/<str:type>/<str:source>/emit/",
-        EmitView.as_view(schema=None),
-        name="topic-emit-in-namespace",
-    ),
     path("topics/<str:type>/<str:source>/events/", EventViewSet.as_view({"get": "topic"}), name="topic-events"),
     path(
         "topics/<str:namespace>/<str:type>/<str:source>/events/",
@@ -88,13 +80,11 @@ urlpatterns = [
     path("files/<uuid:id>/", FileViewSet.as_view({"get": "retrieve", "delete": "destroy"}), name="file-detail"),
     path("metrics/", MetricsView.as_view(), name="metrics"),
     path("usage/today/", TodayView.as_view(), name="usage-today"),
-    path("sources/<uuid:id>/hook/", HookView.as_view(), name="source-hook"),
     path("tickets/", TicketsView.as_view(), name="tickets"),
     path("health/", HealthView.as_view(), name="health"),
     path("schema/", SchemaView.as_view(), name="schema"),
     path("ui/panel/", PanelView.as_view(), name="panel"),  # of the template tags, also on a site without pages
     *(pages if conf.PAGES else []),
-    *chain.from_iterable(routes(router) for _, routes in wing.each("urls")),
     path("docs/", SwaggerView.as_view(), name="docs"),
     path("docs/redoc/", RedocView.as_view(), name="docs-redoc"),
     # All other addresses: the site's 404 page is not JSON.

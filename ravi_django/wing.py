@@ -4,6 +4,7 @@ core calls. The core imports no wing; the modules with the public names load the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,13 +22,16 @@ class Wing:
     """What a wing registers, by name. The values are paths below the wing's folder, imported at first use."""
 
     name: str
-    calls: Paths = field(default_factory=dict)  # functions that the core calls: "ctx.emit", "agent information"
+    calls: Paths = field(default_factory=dict)  # functions that the core calls: such as "ctx.emit"
+    kinds: Paths = field(default_factory=dict)  # (spec, key, address, model, options) -> the agent, by the spec's kind
     urls: Paths = field(default_factory=dict)  # (router) -> URL patterns of the API
-    admin: Paths = field(default_factory=dict)  # modules
+    admin: Paths = field(default_factory=dict)  # classes, registered by the import of their modules
     sweep: Paths = field(default_factory=dict)  # () -> runs to hint, or None
     tasks: Paths = field(default_factory=dict)  # of Celery, by name
     checks: Paths = field(default_factory=dict)  # () -> messages of `manage.py check`
     health: Paths = field(default_factory=dict)  # () -> the detail of the health check, or None
+    frames: Paths = field(default_factory=dict)  # (entry) -> a progress frame, by the name of a row of ctx.log
+    rehearsal: Paths = field(default_factory=dict)  # (instructions, text) -> the rehearsal model's answer, or None
     findings: Paths = field(default_factory=dict)  # () -> findings of the doctor
     metrics: Paths = field(default_factory=dict)  # () -> text for Prometheus
     prune: Paths = field(default_factory=dict)  # (seconds, dry_run) -> rows, by the kind in RETENTION
@@ -43,12 +47,12 @@ def known() -> dict[str, Wing]:
 
 
 def names() -> tuple[str, ...]:
-    """Of this site; all, where Django is not set up."""
-    from django.conf import settings
-
+    """Of this site; all, where no site has been set up."""
+    if (django := sys.modules.get("django.conf")) is None or not django.settings.configured:
+        return NAMES
     from ravi_django.conf import conf
 
-    return tuple(name for name in NAMES if not settings.configured or name in conf.WINGS)
+    return tuple(name for name in NAMES if name in conf.WINGS)
 
 
 def wings() -> list[Wing]:
@@ -69,8 +73,9 @@ def require(wing: str, user: str) -> None:
         raise UnsupportedError(f"{user} needs the wing {wing!r}, which RAVI['WINGS'] leaves out")
 
 
-def offers(name: str) -> bool:
-    return any(name in known()[wing].calls for wing in names())
+def find(point: str, name: str) -> Any:
+    """What a wing of the site registers under this name, or None."""
+    return next((wing.load(paths[name]) for wing in wings() if name in (paths := getattr(wing, point))), None)
 
 
 def call(name: str) -> Callable[..., Any]:

@@ -22,12 +22,10 @@ from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection, is_shared
 from ravi_django.engine.db import clock
 from ravi_django.engine.db.connections import own_settings
-from ravi_django.kernel.visible import visible
 from ravi_django.live.streams.buffer import get_buffer
 from ravi_django.live.streams.valkey import ValkeyBuffer
-from ravi_django.models import Erasure, Run, Schedule, Source, Status, WorkerProcess
+from ravi_django.models import Erasure, Run, Schedule, Status, WorkerProcess
 from ravi_django.models.files import storage
-from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.people import site_rules
 from ravi_django.runs import workers
 from ravi_django.runs.catalog import agent_models, specs
@@ -50,7 +48,7 @@ def examine() -> list[Finding]:
     first = [finding for look in (settings, database, migrations) for finding in _safely(look)]
     if first[-1].fix == "manage.py migrate":
         return first  # without the tables all others fail, with fixes of their own
-    looks = (tenants, people, agents, sources, files, models, services, schedules, erasures)
+    looks = (tenants, people, agents, files, models, services, erasures)
     of_wings = dict(wing.each("findings"))
     return first + [finding for look in (*looks, *of_wings.values()) for finding in _safely(look)]
 
@@ -223,22 +221,6 @@ def agents() -> Iterator[Finding]:
         yield Finding("warning", what, "register an agent of this address again, or disable these schedules")
 
 
-def sources() -> Iterator[Finding]:
-    """Sources with an error."""
-    rows = Source.objects.filter(enabled=True)
-    if not has_table(Source) or not (count := rows.count()):
-        return
-    bad = rows.exclude(error="") | rows.filter(kind=Source.Kind.WEBHOOK, secret="")
-    yield Finding("ok", f"sources: {count} enabled")
-    for source in bad.order_by("-failures", "id")[:LISTED]:
-        why = " ".join(visible(source.error).split())[:300] or "it has no secret, so it rejects all posts"
-        often = f", {source.failures} times in a row" if source.failures > 1 else ""
-        fix = f"fix or disable it in the admin: source {source.id}"
-        yield Finding("warning", f"sources: {source}{often}: {why}", fix)
-    if (more := bad.count() - LISTED) > 0:
-        yield Finding("warning", f"sources: {more} more have an error", "see the list of sources in the admin")
-
-
 def files() -> Iterator[Finding]:
     """Whether others than the app serve uploaded files, or anything else finds them."""
     where, root, url = storage(), site.MEDIA_ROOT, site.MEDIA_URL
@@ -298,36 +280,6 @@ def streams() -> Iterator[Finding]:
         limit = "" if memory.get("maxmemory") != 0 else "; now it has no maxmemory"
         what = f"streams: maxmemory-policy is {policy}: a full server may delete parts of streams{limit}"
         yield Finding("warning", what, "set maxmemory-policy noeviction in the Redis or Valkey of the streams")
-
-
-def schedules() -> Iterator[Finding]:
-    """Schedules that submit nothing."""
-    if not has_table(Schedule):
-        return
-    on = Schedule.objects.filter(enabled=True)
-    patience = max(60.0, 10 * conf.SWEEP_S)
-    problems = (
-        ("in error", on.exclude(error=""), "see their errors in the admin, or in manage.py ravi_schedules"),
-        (
-            f"overdue for more than {patience:g} s",
-            on.filter(due_at__lt=clock.after(-patience)),
-            "run the sweep: celery -A <site> beat, or manage.py ravi_worker",
-        ),
-        ("on, and without a next tick", on.filter(due_at=None), "enable them, or save them in the admin"),
-        (
-            "off, since their conversation was deleted",
-            Schedule.objects.filter(enabled=False, error=SESSION_GONE),
-            "delete them, or choose another conversation and enable them",
-        ),
-    )
-    fine = True
-    for what, rows, fix in problems:
-        if count := rows.count():
-            fine = False
-            names = ", ".join(repr(name) for name in rows.order_by("id").values_list("name", flat=True)[:5])
-            yield Finding("warning", f"schedules: {count} {what}: {names}{', …' if count > 5 else ''}", fix)
-    if fine and (count := on.count()):
-        yield Finding("ok", f"schedules: {count} enabled")
 
 
 def erasures() -> Iterator[Finding]:

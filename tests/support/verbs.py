@@ -74,7 +74,8 @@ wings.events.relay: RELAY_BATCH=BATCH RELAY_BATCH_BYTES=BATCH_BYTES enqueue rela
     IDLE_S courier_join=join courier_lock=_lock relay_one_here=_one_here relay relay_safely RELAY_REST_S=REST_S
     relay_rests_until=_rests_until courier_send=_send courier_thread=_thread courier_time=time courier_wake=_wake
 wings.events.relay: forget_buses get_bus
-wings.events.surfaces: event_bus
+wings.events.surfaces: event_bus doctor_outbox=outbox
+wings.feeds.web.findings: doctor_sources=sources
 wings.events.valkey: ValkeyBus
 engine.journal.append: append save_blobs store_big_values
 engine.journal.bodies: bodies_keep=keep
@@ -215,7 +216,6 @@ services.openings: Credential openings_look=look openings_lost=lost openings_ope
     tickets_issue=issue_ticket tickets_take=take_ticket
 tasks: tasks_serves=_serves tasks_start=_start tasks_stop_claiming=_stop_claiming
 testing.running: running_time=time
-tools: TOOLS_EXPORTS=_EXPORTS
 ui.journal: UI_ROWS=ROWS
 ws.consumer: consumer_submit=_submit
 """

@@ -29,7 +29,7 @@ _ENDS = {f"run.{status.value}" for status in (Status.COMPLETED, Status.FAILED, S
 
 
 def is_on() -> bool:
-    return conf.EVENT_BUS is not None and wing.offers("the outbox's hint")
+    return conf.EVENT_BUS is not None and wing.find("calls", "the outbox's hint") is not None
 
 
 # --------------------------------------------------------------------------------------------------- the events

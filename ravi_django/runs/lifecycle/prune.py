@@ -21,9 +21,6 @@ from ravi_django.runs import workers
 from ravi_django.runs.budgets import accounts
 from ravi_django.runs.files import files
 from ravi_django.runs.lifecycle import erasing, erasure_rows, prune_rows
-from ravi_django.wings.feeds.schedules import ticking
-from ravi_django.wings.feeds.social import publications
-from ravi_django.wings.feeds.sources import items
 
 DAY_S = 24 * 3600.0
 KINDS = ("journal", "streams", "ticks", "publications", "source_items", "outbox")
@@ -154,9 +151,6 @@ _OTHERS: dict[str, Callable[[float, bool], int]] = {
     "runs": _prune_runs,
     "requests": lambda age, dry_run: delete_old(prune_rows.old_requests(age), dry_run, cascades=True),
     "audit": lambda age, dry_run: delete_old(prune_rows.old_audits(age), dry_run),
-    "ticks": lambda age, dry_run: delete_old(ticking.old_ticks(age), dry_run),
-    "publications": lambda age, dry_run: delete_old(publications.old_publications(age), dry_run),
-    "source_items": lambda age, dry_run: (items.count_old_items if dry_run else items.prune_items)(age),
 }
 
 

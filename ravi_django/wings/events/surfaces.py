@@ -8,7 +8,7 @@ from django.core.checks import CheckMessage, Warning
 
 from ravi_django.checks import wrong
 from ravi_django.conf import conf
-from ravi_django.engine.journal import outbox
+from ravi_django.engine.journal.outbox import is_on
 from ravi_django.engine.worker.health import DoubtfulError
 from ravi_django.management.diagnosis import Finding, has_table
 from ravi_django.models import OutboxEvent
@@ -54,9 +54,9 @@ def _many(count: int) -> str:
     return f"{'at least ' if count >= relay.MANY else ''}{count}"
 
 
-def findings() -> Iterator[Finding]:
+def outbox() -> Iterator[Finding]:
     """Events in the outbox of a site that has no event bus any more."""
-    if outbox.is_on() or not has_table(OutboxEvent):
+    if is_on() or not has_table(OutboxEvent):
         return
     count, age = relay.stranded()
     if count:
@@ -70,7 +70,7 @@ def findings() -> Iterator[Finding]:
 
 def metrics() -> str:
     """The backlog of the event bus; empty on a site without one."""
-    if not outbox.is_on():
+    if not is_on():
         return ""
     count, age = relay.backlog()
     refused, _ = relay.refused()

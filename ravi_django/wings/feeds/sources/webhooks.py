@@ -1,7 +1,7 @@
 """Webhooks: JSON that another server posts here, signed with a secret of the source.
 
-Secrets are encrypted with keys that are derived from SECRET_KEY and SECRET_KEY_FALLBACKS. A row holds at most two, the
-newest first, so that a sender can change its secret without interruption.
+A row holds at most two secrets, encrypted, the newest first, so that a sender can change its secret without
+interruption.
 """
 
 from __future__ import annotations
@@ -10,15 +10,10 @@ import base64
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from django.conf import settings
 from django.db import close_old_connections
 from django.urls import NoReverseMatch
 from django.utils import timezone
@@ -32,37 +27,10 @@ from ravi_django.kernel.json_values import read_json, storable
 from ravi_django.models import Run, Source
 from ravi_django.people import mail
 from ravi_django.runs import signals
+from ravi_django.sealing import opened, seal
 from ravi_django.wings.feeds.fetching import adapter, signatures
 from ravi_django.wings.feeds.sources import items
 from ravi_django.wings.feeds.sources.delivery import Delivery, deliver
-
-
-def seal(text: str) -> str:
-    """Encrypt with the key of SECRET_KEY. Returns ASCII without a comma."""
-    return _keys().encrypt(text.encode()).decode()
-
-
-def opened(sealed: str) -> str | None:
-    """The text, or None if neither SECRET_KEY nor a fallback decrypts it."""
-    try:
-        return _keys().decrypt(sealed.encode()).decode()
-    except InvalidToken:
-        return None
-
-
-def _keys() -> MultiFernet:
-    return _derived((settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
-
-
-@lru_cache(maxsize=4)
-def _derived(keys: tuple[str | bytes, ...]) -> MultiFernet:
-    return MultiFernet([Fernet(base64.urlsafe_b64encode(_derive(key))) for key in keys])
-
-
-def _derive(key: str | bytes) -> bytes:
-    secret = key if isinstance(key, bytes) else key.encode()
-    return HKDF(SHA256(), length=32, salt=None, info=b"ravi_django: secrets in rows").derive(secret)
-
 
 VALID = 2
 CLOSED = "The secret cannot be decrypted: add the old SECRET_KEY to SECRET_KEY_FALLBACKS, or create another secret."
@@ -80,21 +48,21 @@ def secrets_of(source: Source | None) -> list[str]:
     return valid
 
 
-def rekey() -> tuple[int, list[UUID]]:
-    """Encrypt every secret with the key of SECRET_KEY. Returns the number of rows, and the ids of those that
-    cannot be decrypted: they stay unchanged."""
-    written, closed = 0, []
+def rekey() -> tuple[int, list[str]]:
+    """Encrypt every secret with the key of SECRET_KEY. Returns the number of rows, and the faults of those that cannot
+    be decrypted: they stay unchanged."""
+    written = 0
+    closed: list[str] = []
     for source_id in list(Source.objects.exclude(secret="").order_by("id").values_list("id", flat=True)):
         with transaction.atomic():
             row = lock_hook(source_id)
             if row is None:
                 continue
-            try:
-                sealed = [_keys().rotate(part.encode()).decode() for part in row.secret.split(",")]
-            except InvalidToken:
-                closed.append(source_id)
+            valid = [secret for part in row.secret.split(",") if (secret := opened(part)) is not None]
+            if len(valid) <= row.secret.count(","):
+                closed.append(f"source {source_id}: {CLOSED}")
                 continue
-            Source.objects.filter(id=source_id).update(secret=",".join(sealed))
+            Source.objects.filter(id=source_id).update(secret=",".join(map(seal, valid)))
             written += 1
     return written, closed
 
