@@ -8,7 +8,7 @@ from typing import Any
 
 # A module below ravi_django, and its names. `verb=name` is for a name that says too little alone; `verb=`, the module.
 PLACES = """
-.: RAVI_DJANGO_EXPORTS=_EXPORTS
+.: PUBLIC_NAMES=_NAMES
 access: access_load=_load
 agents.current: task_agent_id=_task_agent_id task_agent_label=_task_agent_label task_ctx=_task_ctx
     task_may_summarize=_task_may_summarize task_model=_task_model task_parent_agent_id=_task_parent_agent_id
