@@ -3,8 +3,9 @@
 `docs/….md`, as named in docstrings and messages, is a file of this package.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ravi_django.wing import public
 
 __version__ = "0.1.0"
 
@@ -27,9 +28,8 @@ _NAMES = {
     "wings.feeds.social.follows": "follow unfollow",
     "wings.feeds.social.publications": "emit",
 }
-_EXPORTS = {name: f"ravi_django.{module}" for module, names in _NAMES.items() for name in names.split()}
-
-__all__ = ["__version__", *_EXPORTS]
+__all__ = ["__version__", *" ".join(_NAMES.values()).split()]
+__getattr__ = public(__name__, _NAMES)
 
 if TYPE_CHECKING:
     from ravi_django.agents import (
@@ -82,10 +82,3 @@ if TYPE_CHECKING:
     from ravi_django.wings.feeds.schedules.schedules import schedule as schedule
     from ravi_django.wings.feeds.social.follows import follow as follow, unfollow as unfollow
     from ravi_django.wings.feeds.social.publications import emit as emit
-
-
-def __getattr__(name: str) -> Any:
-    try:
-        return getattr(import_module(_EXPORTS[name]), name)
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

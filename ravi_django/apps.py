@@ -19,7 +19,6 @@ class RaviConfig(AppConfig):
         from ravi_django import checks, site_checks, tasks  # noqa: F401 - registered by the import
         from ravi_django.calls import builtin
         from ravi_django.engine.db.connections import limit_new_connection
-        from ravi_django.engine.journal.outbox import events_written
         from ravi_django.engine.worker.server import start_with_server
         from ravi_django.live.streams.buffer import on_request_changed
         from ravi_django.people.mail import on_request
@@ -28,13 +27,11 @@ class RaviConfig(AppConfig):
         from ravi_django.runs.files import files
         from ravi_django.runs.lifecycle import erasing
         from ravi_django.signals import request_answered, request_changed, request_closed, request_opened
-        from ravi_django.wings.events.relay import on_events_written
 
         connection_created.connect(limit_new_connection, dispatch_uid="ravi.limit_waits")
         post_migrate.connect(sync_after_migrate, sender=self, dispatch_uid="ravi.sync_agents")
         for model in ("Agent", "AgentVersion"):
             pre_save.connect(check_fixture, sender=self.get_model(model), dispatch_uid=f"ravi.fixture.{model}")
-        events_written.connect(on_events_written, dispatch_uid="ravi.relay")
         for signal in (request_opened, request_answered, request_closed, request_changed):
             signal.connect(on_request_changed, dispatch_uid="ravi.hints")
         erasing.connect()

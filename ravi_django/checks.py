@@ -14,6 +14,7 @@ from django.db import connections, router
 from django.urls import NoReverseMatch
 from django.utils.module_loading import import_string
 
+from ravi_django import wing
 from ravi_django.conf import DEFAULTS, broker_url, conf, in_tests
 from ravi_django.kernel.checks import did_you_mean
 
@@ -33,7 +34,7 @@ _MAY_BE_0 = ("DRAIN_S", "RETRY_BASE_S", "MAX_DEPTH")
 _NUMBERS = sorted(name for name, default in DEFAULTS.items() if type(default) in (int, float))
 
 
-def _wrong(name: str, hint: str, id: str, fault: str = "") -> CheckMessage:
+def wrong(name: str, hint: str, id: str, fault: str = "") -> CheckMessage:
     return Error(f"RAVI[{name!r}] is {getattr(conf, name)!r}{fault}.", hint=hint, id=id)
 
 
@@ -72,7 +73,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     for name, (id, *values) in _CHOICES.items():
         if getattr(conf, name) not in values:
             quoted = [f'"{value}"' if isinstance(value, str) else f"{value}" for value in values]
-            problems.append(_wrong(name, f"Use {' or '.join(quoted)}.", id))
+            problems.append(wrong(name, f"Use {' or '.join(quoted)}.", id))
     try:
         retention()
     except InvalidInputError as error:
@@ -84,7 +85,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         hint = 'MIDDLEWARE = ["mysite.middleware.audit"]: a middleware, its class, or a function that makes it.'
         problems.append(Error(f"{error}.", hint=hint, id="ravi.E010"))
     if conf.CACHE_ALIAS not in settings.CACHES:
-        problems.append(_wrong("CACHE_ALIAS", f"CACHES has {', '.join(sorted(settings.CACHES))}.", "ravi.E008"))
+        problems.append(wrong("CACHE_ALIAS", f"CACHES has {', '.join(sorted(settings.CACHES))}.", "ravi.E008"))
     hint = 'PRICES = {"gpt-4o*": {"input_cost_per_token": 2.5e-06, "output_cost_per_token": 1e-05}}: dollars a token.'
     problems += _each("PRICES", setting_errors(conf.PRICES), hint, "ravi.E007")
     hint = 'MODELS = ["openai/gpt-4o*", "ollama/llama3"]: names and patterns; None allows models of known hosts.'
@@ -98,7 +99,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     problems += _each("FILES", errors_of_files(conf.FILES), hint, "ravi.E035")
     if _is_above_0(conf.PROCESS_BYTES) and not problems and largest_call() > conf.PROCESS_BYTES:
         hint = f"At least {largest_call()}: five times the larger of 50 MB and FILES['max_mb']."
-        problems.append(_wrong("PROCESS_BYTES", hint, "ravi.E036", ", too little for the largest model call"))
+        problems.append(wrong("PROCESS_BYTES", hint, "ravi.E036", ", too little for the largest model call"))
     hint = 'SOCKET_ORIGINS = ["https://app.example.com"]: scheme, host and port, unless it is the default port.'
     problems += _each("SOCKET_ORIGINS", _origins(), hint, "ravi.E031")
     problems += _people()
@@ -113,9 +114,9 @@ def _numbers() -> list[CheckMessage]:
     for name in _NUMBERS:
         value, least = getattr(conf, name), "of 0 or more" if name in _MAY_BE_0 else "above 0"
         if not (_is_above_0(value) or (value == 0 and name in _MAY_BE_0)):
-            problems.append(_wrong(name, f"A number {least}; the default is {DEFAULTS[name]:g}.", "ravi.E009"))
+            problems.append(wrong(name, f"A number {least}; the default is {DEFAULTS[name]:g}.", "ravi.E009"))
     if conf.MAX_TREE is not None and not _is_above_0(conf.MAX_TREE):
-        problems.append(_wrong("MAX_TREE", "A number above 0; the default is None.", "ravi.E009"))
+        problems.append(wrong("MAX_TREE", "A number above 0; the default is None.", "ravi.E009"))
     return problems
 
 
@@ -148,7 +149,7 @@ def _people() -> list[CheckMessage]:
             hook, why = None, f": {error}"
         if why or (hook is not None and not callable(hook)):
             hint = f'{name} = "mysite.people.{name.lower()}": the dotted path of a function {takes}; or None.'
-            problems.append(_wrong(name, hint, "ravi.E013", why))
+            problems.append(wrong(name, hint, "ravi.E013", why))
     return problems
 
 
@@ -211,7 +212,7 @@ def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
         return []
     if not isinstance(site, str) or not _is_site(site):
         hint = 'REQUEST_EMAIL = "https://example.com": the address of this site; None sends no e-mails.'
-        return [_wrong("REQUEST_EMAIL", hint, "ravi.E015")]
+        return [wrong("REQUEST_EMAIL", hint, "ravi.E015")]
     try:
         mail.path_to("request-list")
     except NoReverseMatch:
@@ -232,39 +233,29 @@ def _is_site(address: str) -> bool:
 
 
 @register("ravi")
-def check_event_bus(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    from ravi_django.wings.events import relay
-
-    bus = conf.EVENT_BUS
-    known = isinstance(bus, str) and (bus in ("auto", "memory") or bus.startswith(_SERVERS))
-    if bus is not None and not known:
-        hint = 'None writes no events; "auto" is the Redis of the streams, "memory" this process, or an address such as'
-        return [_wrong("EVENT_BUS", f"{hint} redis://host:6379/0", "ravi.E020")]
-    if bus is not None and conf.ENGINE == "celery" and relay.address() == relay.MEMORY:
-        text = "The event bus is in this process only: events of other processes are not received here."
-        hint = 'RAVI[\'EVENT_BUS\'] = "redis://host:6379/0", or "auto" if the streams have a Redis.'
-        return [Warning(text, hint=hint, id="ravi.W020")]
-    return []
-
-
-_SERVERS = ("redis://", "rediss://", "unix://")
+def check_wings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """The wings of the site, and what they check themselves."""
+    listed = conf.WINGS if isinstance(conf.WINGS, list | tuple | set | frozenset) else [conf.WINGS]
+    hint = f"WINGS = []: any of {', '.join(map(repr, wing.NAMES))}."
+    unknown = (f" has no {name!r}{did_you_mean(name, wing.NAMES)}" for name in listed if name not in wing.NAMES)
+    return _each("WINGS", unknown, hint, "ravi.E039") + [fault for _, check in wing.each("checks") for fault in check()]
 
 
 @register("ravi")
 def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     if conf.DATABASE not in settings.DATABASES:
         hint = f"DATABASES has {', '.join(sorted(settings.DATABASES))}."
-        return [_wrong("DATABASE", hint, "ravi.E022", ", which is not an alias in DATABASES")]
+        return [wrong("DATABASE", hint, "ravi.E022", ", which is not an alias in DATABASES")]
     users = router.db_for_write(get_user_model())
     if users != conf.DATABASE:
         hint = f"RAVI = {{'DATABASE': {users!r}}}: runs refer to their owners, and both are written in one transaction."
-        return [_wrong("DATABASE", hint, "ravi.E023", f", and the users are in {users!r}")]
+        return [wrong("DATABASE", hint, "ravi.E023", f", and the users are in {users!r}")]
     if problems := _unfit():
         return problems
     database = connections[conf.DATABASE].settings_dict
     if conf.DATABASE_DIRECT is not None and (fault := _fault_of_direct(database)):
         hint = 'DATABASE_DIRECT = "direct": an alias in DATABASES that reaches the same PostgreSQL past its pooler.'
-        return [_wrong("DATABASE_DIRECT", hint, "ravi.E024", fault)]
+        return [wrong("DATABASE_DIRECT", hint, "ravi.E024", fault)]
     mode = database.get("OPTIONS", {}).get("transaction_mode")
     if "sqlite3" not in database["ENGINE"] or mode in ("IMMEDIATE", "EXCLUSIVE"):
         return []
@@ -277,7 +268,7 @@ def _unfit() -> list[CheckMessage]:
     vendor = connections[conf.DATABASE].vendor
     if vendor not in ("postgresql", "sqlite"):
         hint = "Use PostgreSQL, or SQLite for a small site. RAVI['DATABASE'] may name another alias than \"default\"."
-        return [_wrong("DATABASE", hint, "ravi.E025", f", which is {vendor}")]
+        return [wrong("DATABASE", hint, "ravi.E025", f", which is {vendor}")]
     if vendor == "postgresql":
         from django.db.backends.postgresql.psycopg_any import is_psycopg3
 

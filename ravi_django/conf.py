@@ -10,6 +10,8 @@ from django.conf import settings
 from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 
+from ravi_django.wing import NAMES
+
 DEFAULTS: dict[str, Any] = {
     # How submitted runs start: "celery" sends a hint to the broker, "inline" runs them in this process, "manual" waits
     # for run_until_idle. None: "manual" in tests, else "celery" where Celery has a broker, else "inline".
@@ -22,6 +24,8 @@ DEFAULTS: dict[str, Any] = {
     "DATABASE_DIRECT": None,
     # The module or package of each installed app that registers agents: imported at startup. None: nothing is imported.
     "AGENTS_MODULE": "agents",
+    # The parts of the app that the site has beside the core; see wing.py.
+    "WINGS": [*NAMES],
     # The version of this deployment's code: stored with its runs and its worker processes.
     "RELEASE": "",
     # --- leases, seconds

@@ -1,10 +1,9 @@
 """The public names of middlewares: base classes for your own, and the shipped ones.
 
-Middlewares that need the models are imported on first use, so that this module imports before Django is set up.
+The shipped ones are imported on first use, so that this module imports before Django is set up.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ravi_django.agents.middleware import Hooks as Hooks, MiddlewarePipeline as MiddlewarePipeline
 from ravi_django.kernel import (
@@ -21,12 +20,7 @@ from ravi_django.kernel import (
     MiddlewareTermination as MiddlewareTermination,
     RateLimitedError as RateLimitedError,
 )
-from ravi_django.wings.guards.guardrails import (
-    InputGuardrail as InputGuardrail,
-    OutputGuardrail as OutputGuardrail,
-    ToolGuardrail as ToolGuardrail,
-)
-from ravi_django.wings.guards.pii import PIIRedaction as PIIRedaction
+from ravi_django.wing import public
 
 if TYPE_CHECKING:
     from ravi_django.calls.middleware import (
@@ -34,11 +28,18 @@ if TYPE_CHECKING:
         ResponseCache as ResponseCache,
         UserRateLimit as UserRateLimit,
     )
+    from ravi_django.wings.guards.guardrails import (
+        InputGuardrail as InputGuardrail,
+        OutputGuardrail as OutputGuardrail,
+        ToolGuardrail as ToolGuardrail,
+    )
+    from ravi_django.wings.guards.pii import PIIRedaction as PIIRedaction
 
-_OF_THE_SITE = frozenset({"AuditLog", "ResponseCache", "UserRateLimit"})
-
-
-def __getattr__(name: str) -> Any:
-    if name in _OF_THE_SITE:
-        return getattr(import_module("ravi_django.calls.middleware"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = public(
+    __name__,
+    {
+        "calls.middleware": "AuditLog ResponseCache UserRateLimit",
+        "wings.guards.guardrails": "InputGuardrail OutputGuardrail ToolGuardrail",
+        "wings.guards.pii": "PIIRedaction",
+    },
+)

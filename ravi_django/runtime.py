@@ -1,14 +1,13 @@
 """How a run lives. The way in: `lifecycle/submit.py`, `worker/drive.py` and `journal/append.py`."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ravi_django.wing import public
 
 _EXPORTS = {
-    "Runtime": "ravi_django.engine.worker.worker",
-    "asubmit": "ravi_django.runs.lifecycle.submit",
-    "get_agent": "ravi_django.runs.catalog.registry",
-    "register": "ravi_django.runs.catalog.registry",
-    "submit": "ravi_django.runs.lifecycle.submit",
+    "engine.worker.worker": "Runtime",
+    "runs.lifecycle.submit": "asubmit submit",
+    "runs.catalog.registry": "get_agent register",
 }
 
 __all__ = ["Runtime", "asubmit", "get_agent", "register", "submit"]
@@ -18,8 +17,4 @@ if TYPE_CHECKING:
     from ravi_django.runs.catalog.registry import get_agent, register
     from ravi_django.runs.lifecycle.submit import asubmit, submit
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_EXPORTS[name]), name)
+__getattr__ = public(__name__, _EXPORTS)

@@ -17,6 +17,7 @@ from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import celeryd_after_setup, celeryd_init, worker_ready, worker_shutdown, worker_shutting_down
 from django.db import DatabaseError, connections
 
+from ravi_django import wing
 from ravi_django.conf import conf, worker_line
 
 log = logging.getLogger("ravi.tasks")
@@ -68,14 +69,6 @@ def look() -> None:
     get_worker().look()
 
 
-@shared_task(name="ravi.fan_out")
-def fan_out(publication_id: str) -> None:
-    """Deliver a publication to its followers."""
-    from ravi_django.wings.feeds.social import fan_out
-
-    fan_out.run(publication_id)
-
-
 @shared_task(name="ravi.mail_request")
 def mail_request(request_id: str) -> None:
     """Send e-mails to the people who may answer a request, if RAVI["REQUEST_EMAIL"] is set."""
@@ -84,20 +77,17 @@ def mail_request(request_id: str) -> None:
     send(request_id)
 
 
-@shared_task(name="ravi.relay_events")
-def relay_events() -> None:
-    """Relay events from the outbox to the event bus, if RAVI["EVENT_BUS"] is set."""
-    from ravi_django.wings.events.relay import relay_safely
+def _of_wing(part: wing.Wing, name: str) -> Any:
+    """A task that imports its wing when it is first called."""
 
-    relay_safely()
+    @shared_task(name=name)
+    def task(*ids: str) -> None:
+        part.load(part.tasks[name])(*ids)
+
+    return task
 
 
-@shared_task(name="ravi.poll_sources")
-def poll_sources() -> None:
-    """Read due feeds and adapters."""
-    from ravi_django.wings.feeds.sources import poll
-
-    poll.poll_due()
+OF_WINGS = {name: _of_wing(part, name) for part in wing.wings() for name in part.tasks}
 
 
 @celeryd_init.connect

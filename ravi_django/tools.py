@@ -1,27 +1,23 @@
 """The built-in tools and the means to define tools. Each is imported on first use."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ravi_django.wing import public
 
 _EXPORTS = {
-    "tool": "ravi_django.agents.tools.function_tool",
-    "FunctionTool": "ravi_django.agents.tools.function_tool",
-    "Toolbox": "ravi_django.agents.tools.toolbox",
-    "Happened": "ravi_django.kernel",
-    "NotHappened": "ravi_django.kernel",
-    "AskHumanTool": "ravi_django.calls.builtin.ask_human",
-    "BoardAddTool": "ravi_django.calls.builtin.board",
-    "BoardListTool": "ravi_django.calls.builtin.board",
-    "BoardUpdateTool": "ravi_django.calls.builtin.board",
-    "CalculatorTool": "ravi_django.calls.builtin.calculator",
-    "CurrentTimeTool": "ravi_django.calls.builtin.clock",
-    "HttpFetchTool": "ravi_django.calls.builtin.http_fetch",
-    "QuerysetTool": "ravi_django.calls.builtin.queryset",
-    "ReadResultTool": "ravi_django.calls.builtin.read_result",
-    "TaskBoard": "ravi_django.calls.builtin.board",
+    "agents.tools.function_tool": "tool FunctionTool",
+    "agents.tools.toolbox": "Toolbox",
+    "kernel": "Happened NotHappened",
+    "calls.builtin.ask_human": "AskHumanTool",
+    "calls.builtin.board": "BoardAddTool BoardListTool BoardUpdateTool TaskBoard",
+    "calls.builtin.calculator": "CalculatorTool",
+    "calls.builtin.clock": "CurrentTimeTool",
+    "calls.builtin.http_fetch": "HttpFetchTool",
+    "calls.builtin.queryset": "QuerysetTool",
+    "calls.builtin.read_result": "ReadResultTool",
 }
 
-__all__ = [*_EXPORTS]
+__all__ = [*" ".join(_EXPORTS.values()).split()]
 
 if TYPE_CHECKING:
     from ravi_django.agents.tools.function_tool import FunctionTool as FunctionTool, tool as tool
@@ -40,9 +36,4 @@ if TYPE_CHECKING:
     from ravi_django.calls.builtin.read_result import ReadResultTool as ReadResultTool
     from ravi_django.kernel import Happened as Happened, NotHappened as NotHappened
 
-
-def __getattr__(name: str) -> Any:
-    try:
-        return getattr(import_module(_EXPORTS[name]), name)
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+__getattr__ = public(__name__, _EXPORTS)

@@ -6,13 +6,12 @@ from typing import Any
 from django.urls import path, re_path
 from rest_framework.routers import SimpleRouter
 
+from ravi_django import wing
 from ravi_django.api.agents import AgentViewSet
 from ravi_django.api.base import NothingView
 from ravi_django.api.decide import DecideView
 from ravi_django.api.events import EventViewSet, TicketsView
 from ravi_django.api.files import FileViewSet
-from ravi_django.api.follows import EmitView, FollowViewSet
-from ravi_django.api.hooks import HookView
 from ravi_django.api.metrics import HealthView, MetricsView, TodayView, UsageViewSet
 from ravi_django.api.openapi import RedocView, SchemaView, SwaggerView
 from ravi_django.api.requests import RequestViewSet
@@ -22,9 +21,6 @@ from ravi_django.conf import conf
 from ravi_django.ui.chat import ChatView, HomeView, NoPageView, PanelView
 from ravi_django.ui.dashboard import DashboardView
 from ravi_django.ui.runs import ExportView, RunView
-from ravi_django.wings.protocols.agui import AguiView
-from ravi_django.wings.protocols.openai import ChatView as ChatCompletionsView, ModelsView, NoEndpointView
-from ravi_django.wings.protocols.responses import ResponsesView
 
 app_name = "ravi"
 
@@ -41,7 +37,6 @@ router = Router(use_regex_path=False)
 router.register("runs", RunViewSet, "run")
 router.register("sessions", SessionViewSet, "session")
 router.register("requests", RequestViewSet, "request")
-router.register("follows", FollowViewSet, "follow")
 router.register("usage", UsageViewSet, "usage")
 
 pages = [
@@ -62,8 +57,10 @@ pages = [
     re_path(r"^ui/", NoPageView.as_view(), name="no-page"),
 ]
 
+_of_wings = [pattern for _, routes in wing.each("urls") for pattern in routes(router)]
 urlpatterns = [
     *router.urls,
+    *_of_wings,
     path("runs/<uuid:id>/events/", EventViewSet.as_view({"get": "retrieve"}), name="run-events"),
     path("agents/", AgentViewSet.as_view({"get": "list"}), name="agent-list"),
     path("agents/<str:type>/<str:key>/", AgentViewSet.as_view({"get": "retrieve"}), name="agent-detail"),
@@ -73,12 +70,6 @@ urlpatterns = [
         name="agent-in-namespace",
     ),
     path("decide/<str:token>/", DecideView.as_view(), name="decide"),
-    path("topics/<str:type>/<str:source>/emit/", EmitView.as_view(), name="topic-emit"),
-    path(
-        "topics/<str:namespace>/<str:type>/<str:source>/emit/",
-        EmitView.as_view(schema=None),
-        name="topic-emit-in-namespace",
-    ),
     path("topics/<str:type>/<str:source>/events/", EventViewSet.as_view({"get": "topic"}), name="topic-events"),
     path(
         "topics/<str:namespace>/<str:type>/<str:source>/events/",
@@ -89,14 +80,7 @@ urlpatterns = [
     path("files/<uuid:id>/", FileViewSet.as_view({"get": "retrieve", "delete": "destroy"}), name="file-detail"),
     path("metrics/", MetricsView.as_view(), name="metrics"),
     path("usage/today/", TodayView.as_view(), name="usage-today"),
-    path("sources/<uuid:id>/hook/", HookView.as_view(), name="source-hook"),
     path("tickets/", TicketsView.as_view(), name="tickets"),
-    path("agui/<str:type>/<str:key>/", AguiView.as_view(), name="agui"),
-    path("agui/<str:namespace>/<str:type>/<str:key>/", AguiView.as_view(schema=None), name="agui-in-namespace"),
-    path("v1/models", ModelsView.as_view(), name="v1-models"),
-    path("v1/chat/completions", ChatCompletionsView.as_view(), name="v1-chat"),
-    path("v1/responses", ResponsesView.as_view(), name="v1-responses"),
-    re_path(r"^v1/", NoEndpointView.as_view(), name="v1-nothing"),
     path("health/", HealthView.as_view(), name="health"),
     path("schema/", SchemaView.as_view(), name="schema"),
     path("ui/panel/", PanelView.as_view(), name="panel"),  # of the template tags, also on a site without pages

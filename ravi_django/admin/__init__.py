@@ -6,18 +6,18 @@ runs, `ravi.change_agent` enabling, disabling and editing agents, `ravi.add_agen
 that they may answer, see `inbox`.
 """
 
+from ravi_django import wing
 from ravi_django.admin.agents.pages import AgentAdmin as AgentAdmin
 from ravi_django.admin.audit import AuditRecordAdmin as AuditRecordAdmin, WorkerProcessAdmin as WorkerProcessAdmin
 from ravi_django.admin.base import register_on as register_on
 from ravi_django.admin.budgets import BudgetAccountAdmin as BudgetAccountAdmin, DailyBudgetAdmin as DailyBudgetAdmin
 from ravi_django.admin.delegations import DelegationAdmin as DelegationAdmin, StickyDecisionAdmin as StickyDecisionAdmin
-from ravi_django.admin.graph import FollowAdmin as FollowAdmin, PublicationAdmin as PublicationAdmin
 from ravi_django.admin.inbox import HumanRequestAdmin as HumanRequestAdmin
 from ravi_django.admin.runs import JournalEntryAdmin as JournalEntryAdmin, RunAdmin as RunAdmin
-from ravi_django.admin.schedules import ScheduleAdmin as ScheduleAdmin
 from ravi_django.admin.sessions import (
     BoardTaskAdmin as BoardTaskAdmin,
     FeedbackAdmin as FeedbackAdmin,
     SessionAdmin as SessionAdmin,
 )
-from ravi_django.admin.sources import SourceAdmin as SourceAdmin, SourceItemAdmin as SourceItemAdmin
+
+globals().update(wing.each("admin"))

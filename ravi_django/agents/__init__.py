@@ -1,7 +1,6 @@
 """Agents and their parts: the loop, tools, memory, budgets. Knows no Django."""
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ravi_django.agents.budget import ExecutionTracker as ExecutionTracker
 from ravi_django.agents.context import (
@@ -57,15 +56,20 @@ from ravi_django.kernel import (
     HookEvent as HookEvent,
     MiddlewareTermination as MiddlewareTermination,
 )
-from ravi_django.wings.feeds.news.information import InformationAgent as InformationAgent
-from ravi_django.wings.feeds.news.items import Item as Item
-from ravi_django.wings.feeds.news.personal_feed import PersonalFeedAgent as PersonalFeedAgent
+from ravi_django.wing import public
 
+if TYPE_CHECKING:
+    from ravi_django.runtime import Runtime as Runtime
+    from ravi_django.wings.feeds.news.information import InformationAgent as InformationAgent
+    from ravi_django.wings.feeds.news.items import Item as Item
+    from ravi_django.wings.feeds.news.personal_feed import PersonalFeedAgent as PersonalFeedAgent
+
+_LATER = {  # of higher layers: imported on first use
+    "runtime": "Runtime",
+    "wings.feeds.news.information": "InformationAgent",
+    "wings.feeds.news.items": "Item",
+    "wings.feeds.news.personal_feed": "PersonalFeedAgent",
+}
 _OURS = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith("ravi_django.")]
-__all__ = ["Runtime", *_OURS]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Runtime":  # of a higher layer: imported on first use
-        return import_module("ravi_django.runtime").Runtime
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = [*_LATER.values(), *(name for name in _OURS if name != "public")]
+__getattr__ = public(__name__, _LATER)

@@ -30,9 +30,9 @@ from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
 from ravi_django.db import Bytes
-from ravi_django.kernel import AgentId, ForbiddenError, InvalidInputError, TopicId
+from ravi_django.kernel import AgentId, ForbiddenError, InvalidInputError
 from ravi_django.live.streams import hidden
-from ravi_django.models import Follow, HumanRequest, Run, Session, Status, first_id_of
+from ravi_django.models import HumanRequest, Run, Session, Status, first_id_of
 from ravi_django.users import has
 
 LIMIT, MAX_LIMIT = 50, 200
@@ -385,13 +385,3 @@ class RequestFilters(Rows):
         if not hidden.sees(self.request.user):
             text &= ~Q(details__hidden=True)
         return rows.filter(text | Q(tool__icontains=value))
-
-
-class FollowFilters(FilterSet):
-    agent = AddressFilter(help_text="Only follows of this agent, type/key.")
-    topic = AddressFilter(kind=TopicId, help_text="Only follows of this topic, type/source.")
-
-    class Meta:
-        model = Follow
-        fields: list[str] = []
-        form = Form

@@ -20,11 +20,11 @@ from rest_framework.permissions import AllowAny
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
+from ravi_django import wing
 from ravi_django.api.base import ApiView, ApiViewSet, non_atomic
 from ravi_django.api.filters import EPOCH, AddressFilter, Form, MomentFilter, choice, moment_of
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.runs import BudgetAccountSerializer
-from ravi_django.engine.journal import outbox
 from ravi_django.engine.worker.health import Check, check_all
 from ravi_django.kernel import ForbiddenError, InvalidInputError
 from ravi_django.models import Run, first_id_of
@@ -33,7 +33,6 @@ from ravi_django.people.figures import Figures
 from ravi_django.runs.budgets import accounts
 from ravi_django.services import shapes
 from ravi_django.users import has, permits
-from ravi_django.wings.events import relay
 
 SPAN, MAX_SPAN = timedelta(days=30), timedelta(days=366)
 NEWEST_FIRST = ("tree", "day")
@@ -235,24 +234,9 @@ class MetricsView(ApiView):
         theirs = figures.tenants_for(user)
         rows = figures.figures(since, theirs)
         if isinstance(request.accepted_renderer, PrometheusRenderer):
-            return Response(prometheus(rows) + _event_bus(), content_type=PROMETHEUS)
+            of_wings = "".join(text() for _, text in wing.each("metrics"))
+            return Response(prometheus(rows) + of_wings, content_type=PROMETHEUS)
         return Response(MetricsSerializer({"since": since, "requests": rows}).data)
-
-
-def _event_bus() -> str:
-    """The backlog of the event bus; empty on a site without one."""
-    if not outbox.is_on():
-        return ""
-    count, age = relay.backlog()
-    refused, _ = relay.refused()
-    return (
-        "# HELP ravi_outbox_events Events that wait for the bus.\n"
-        f"# TYPE ravi_outbox_events gauge\nravi_outbox_events {count}\n"
-        "# HELP ravi_outbox_oldest_seconds Age of the oldest of them.\n"
-        f"# TYPE ravi_outbox_oldest_seconds gauge\nravi_outbox_oldest_seconds {age:.3f}\n"
-        "# HELP ravi_outbox_refused Further events that the bus's server refuses.\n"
-        f"# TYPE ravi_outbox_refused gauge\nravi_outbox_refused {refused}\n"
-    )
 
 
 def _since(query: Any) -> datetime:

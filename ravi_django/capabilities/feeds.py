@@ -1,5 +1,11 @@
 """What an adapter of a site needs: the item, the result of a poll and its error. Guide: docs/sources.md."""
 
-from ravi_django.wings.feeds.fetching.adapter import Item, Polled, SourceError
+from typing import TYPE_CHECKING
+
+from ravi_django.wing import public
+
+if TYPE_CHECKING:
+    from ravi_django.wings.feeds.fetching.adapter import Item, Polled, SourceError
 
 __all__ = ["Item", "Polled", "SourceError"]
+__getattr__ = public(__name__, {"wings.feeds.fetching.adapter": "Item Polled SourceError"})

@@ -14,6 +14,7 @@ from django.core.files.storage import FileSystemStorage
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Count
 
+from ravi_django import wing
 from ravi_django.calls.llm import LiteLLMModel
 from ravi_django.calls.rehearsal.model import REHEARSAL
 from ravi_django.checks import SQLITE_LINE
@@ -21,12 +22,10 @@ from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection, is_shared
 from ravi_django.engine.db import clock
 from ravi_django.engine.db.connections import own_settings
-from ravi_django.kernel.visible import visible
 from ravi_django.live.streams.buffer import get_buffer
 from ravi_django.live.streams.valkey import ValkeyBuffer
-from ravi_django.models import Erasure, OutboxEvent, Run, Schedule, Source, Status, WorkerProcess
+from ravi_django.models import Erasure, Run, Schedule, Status, WorkerProcess
 from ravi_django.models.files import storage
-from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.people import site_rules
 from ravi_django.runs import workers
 from ravi_django.runs.catalog import agent_models, specs
@@ -49,8 +48,9 @@ def examine() -> list[Finding]:
     first = [finding for look in (settings, database, migrations) for finding in _safely(look)]
     if first[-1].fix == "manage.py migrate":
         return first  # without the tables all others fail, with fixes of their own
-    looks = (tenants, people, agents, sources, files, models, services, outbox, schedules, erasures)
-    return first + [finding for look in looks for finding in _safely(look)]
+    looks = (tenants, people, agents, files, models, services, erasures)
+    of_wings = dict(wing.each("findings"))
+    return first + [finding for look in (*looks, *of_wings.values()) for finding in _safely(look)]
 
 
 def _safely(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -61,7 +61,7 @@ def _safely(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
         return [Finding("error", f"{look.__name__}: {type(error).__name__}: {message}", _FIXES.get(look.__name__, ""))]
 
 
-def _has_table(model: Any) -> bool:
+def has_table(model: Any) -> bool:
     return model._meta.db_table in connection.introspection.table_names()
 
 
@@ -173,7 +173,7 @@ def migrations() -> Iterator[Finding]:
 
 def tenants() -> Iterator[Finding]:
     """Whether users other than superusers see the requests of tenants' runs."""
-    if conf.TENANT_OF is None and _has_table(Run) and Run.objects.exclude(tenant="").exists():
+    if conf.TENANT_OF is None and has_table(Run) and Run.objects.exclude(tenant="").exists():
         what = "runs have tenants, but RAVI['TENANT_OF'] is not set: only owners and superusers see their requests"
         fix = (
             "RAVI['TENANT_OF'] = a function of a user: the tenant or tenants whose requests they may see, None for all"
@@ -190,7 +190,7 @@ def people() -> Iterator[Finding]:
         yield Finding("warning", f"people: {what}", fix)
 
     named = {step.to: f"{owner}, {tool}" for owner, tool, _, to in asked() if to is not None for step in to.steps}
-    for group in sorted(to for to in named if to.startswith("group:") and _has_table(Group)):
+    for group in sorted(to for to in named if to.startswith("group:") and has_table(Group)):
         if not Group.objects.filter(name=group[6:]).exists():
             what = f"people: there is no {group}, which approves calls ({named[group]}): nobody can answer them"
             yield Finding("warning", what, "make the group in the admin, or name another one")
@@ -206,7 +206,7 @@ def agents() -> Iterator[Finding]:
             "agents: none is registered",
             "call register(agent) in agents.py of an app that is in INSTALLED_APPS",
         )
-    if not _has_table(Run):
+    if not has_table(Run):
         return
     if conf.ENGINE == "inline":
         workers.forget_killed_here()
@@ -219,22 +219,6 @@ def agents() -> Iterator[Finding]:
     for agent in ticking.values_list("agent", flat=True).distinct().order_by("agent")[:LISTED]:
         what = f"agents: {agent} cannot be run, and enabled schedules submit to it"
         yield Finding("warning", what, "register an agent of this address again, or disable these schedules")
-
-
-def sources() -> Iterator[Finding]:
-    """Sources with an error."""
-    rows = Source.objects.filter(enabled=True)
-    if not _has_table(Source) or not (count := rows.count()):
-        return
-    bad = rows.exclude(error="") | rows.filter(kind=Source.Kind.WEBHOOK, secret="")
-    yield Finding("ok", f"sources: {count} enabled")
-    for source in bad.order_by("-failures", "id")[:LISTED]:
-        why = " ".join(visible(source.error).split())[:300] or "it has no secret, so it rejects all posts"
-        often = f", {source.failures} times in a row" if source.failures > 1 else ""
-        fix = f"fix or disable it in the admin: source {source.id}"
-        yield Finding("warning", f"sources: {source}{often}: {why}", fix)
-    if (more := bad.count() - LISTED) > 0:
-        yield Finding("warning", f"sources: {more} more have an error", "see the list of sources in the admin")
 
 
 def files() -> Iterator[Finding]:
@@ -252,7 +236,7 @@ def files() -> Iterator[Finding]:
 
 def models() -> Iterator[Finding]:
     """The names, keys and prices of the models of all agents. The keys are those of the live workers."""
-    is_migrated = _has_table(WorkerProcess)
+    is_migrated = has_table(WorkerProcess)
     keys = list(workers.alive().values_list("keys", flat=True)) if is_migrated else []
     models = [*agent_models.in_code(), *(agent_models.in_rows() if is_migrated else ())]
     has_dollars = "max_cost_usd" in str(conf.DAILY_BUDGETS)
@@ -272,14 +256,12 @@ def models() -> Iterator[Finding]:
 
 
 def services() -> Iterator[Finding]:
-    from ravi_django.engine.worker.health import LATE, REFUSED, check_all
+    from ravi_django.engine.worker.health import check_all
 
     for check in check_all():
         what = f"{check.name}: {check.detail}"
-        if check.name == "event_bus" and REFUSED in check.detail:
-            yield Finding("warning", what, _FIXES["event_bus_refused"])
-        elif check.name == "event_bus" and LATE in check.detail:
-            yield Finding("warning", what, _FIXES["event_bus"])
+        if check.fix:
+            yield Finding("warning", what, check.fix)
         elif check.name != "database":  # `database` reports that
             starts_worker = check.name == "worker" or (conf.ENGINE == "inline" and check.name == "sweep")
             more = ", or manage.py runserver, which executes runs too" if conf.ENGINE == "inline" else ""
@@ -300,55 +282,9 @@ def streams() -> Iterator[Finding]:
         yield Finding("warning", what, "set maxmemory-policy noeviction in the Redis or Valkey of the streams")
 
 
-def outbox() -> Iterator[Finding]:
-    """Events in the outbox of a site that has no event bus any more."""
-    from ravi_django.wings.events import relay
-
-    if conf.EVENT_BUS is not None or not _has_table(OutboxEvent):
-        return
-    count, age = relay.stranded()
-    if count:
-        many = f"{'at least ' if count >= relay.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
-        fix = (
-            "set RAVI['EVENT_BUS'] again to publish them; with RAVI['RETENTION'] = {\"outbox\": 1} "
-            "manage.py ravi_prune removes those older than a day"
-        )
-        yield Finding("warning", f"outbox: {many}, and RAVI['EVENT_BUS'] is None", fix)
-
-
-def schedules() -> Iterator[Finding]:
-    """Schedules that submit nothing."""
-    if not _has_table(Schedule):
-        return
-    on = Schedule.objects.filter(enabled=True)
-    patience = max(60.0, 10 * conf.SWEEP_S)
-    problems = (
-        ("in error", on.exclude(error=""), "see their errors in the admin, or in manage.py ravi_schedules"),
-        (
-            f"overdue for more than {patience:g} s",
-            on.filter(due_at__lt=clock.after(-patience)),
-            "run the sweep: celery -A <site> beat, or manage.py ravi_worker",
-        ),
-        ("on, and without a next tick", on.filter(due_at=None), "enable them, or save them in the admin"),
-        (
-            "off, since their conversation was deleted",
-            Schedule.objects.filter(enabled=False, error=SESSION_GONE),
-            "delete them, or choose another conversation and enable them",
-        ),
-    )
-    fine = True
-    for what, rows, fix in problems:
-        if count := rows.count():
-            fine = False
-            names = ", ".join(repr(name) for name in rows.order_by("id").values_list("name", flat=True)[:5])
-            yield Finding("warning", f"schedules: {count} {what}: {names}{', …' if count > 5 else ''}", fix)
-    if fine and (count := on.count()):
-        yield Finding("ok", f"schedules: {count} enabled")
-
-
 def erasures() -> Iterator[Finding]:
     """Erasures that have not ended within an hour."""
-    if not _has_table(Erasure):
+    if not has_table(Erasure):
         return
     late = Erasure.objects.filter(created_at__lte=clock.after(-3600)).order_by("id")
     if count := late.count():
@@ -367,7 +303,5 @@ _FIXES = {
     "broker": "start it, or fix CELERY_BROKER_URL and the import of your Celery app in the project's __init__.py",
     "channel_layer": "start its Redis, or fix CHANNEL_LAYERS",
     "events": "start its Redis, or fix RAVI['STREAM_URL']; unset, it is the channel layer's or the broker's Redis",
-    "event_bus": "start the server of RAVI['EVENT_BUS']; the outbox grows until then",
-    "event_bus_refused": "check the topic's key on the server of RAVI['EVENT_BUS'], and the permissions of its user",
     "sweep": "celery -A <site> beat, with the sweep in CELERY_BEAT_SCHEDULE",
 }

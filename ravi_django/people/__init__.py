@@ -6,14 +6,13 @@ Owns HumanRequest, StickyDecision and Delegation. It must survive two answers at
 `requests.py` first.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ravi_django.wing import public
 
 _EXPORTS = {
-    "answer": "ravi_django.people.answers",
-    "cancel": "ravi_django.people.answers",
-    "reassign": "ravi_django.people.answers",
-    "revoke": "ravi_django.people.sticky",
+    "people.answers": "answer cancel reassign",
+    "people.sticky": "revoke",
 }
 
 __all__ = ["answer", "cancel", "reassign", "revoke"]
@@ -22,8 +21,4 @@ if TYPE_CHECKING:
     from ravi_django.people.answers import answer, cancel, reassign
     from ravi_django.people.sticky import revoke
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_EXPORTS[name]), name)
+__getattr__ = public(__name__, _EXPORTS)

@@ -46,7 +46,7 @@ from ravi_django.live.streams import hidden
 from ravi_django.live.streams.reading import EVERY, Only
 from ravi_django.models import Ticket
 from ravi_django.models.base import Owned
-from ravi_django.wings.feeds.sources.webhooks import opened, seal
+from ravi_django.sealing import opened, seal
 
 log = logging.getLogger("ravi.openings")
 

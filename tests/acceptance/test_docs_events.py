@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.core.management import call_command, get_commands, load_command_class
 from django.db import connections
 
-from ravi_django.checks import check_event_bus, check_settings
+from ravi_django.checks import check_settings, check_wings
 from ravi_django.kernel import Event
 from ravi_django.kernel.event_types import SCHEMA_VERSIONS
 from ravi_django.models import OutboxEvent, Signal
@@ -41,7 +41,7 @@ async def answers(ctx: Any, inbox: Any) -> str:
 
 
 def test_the_pages_settings_pass_the_checks() -> None:
-    assert [found.id for found in [*check_settings(), *check_event_bus()] if "EVENT" in found.msg] == []
+    assert [found.id for found in [*check_settings(), *check_wings()] if "EVENT" in found.msg] == []
 
 
 def test_the_pages_programs_hear_of_a_run(capsys: Any) -> None:

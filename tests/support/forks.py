@@ -65,7 +65,7 @@ WARM = (
     "litellm.llms.litellm_proxy.chat.transformation", "litellm.proxy.openai_files_endpoints.common_utils",
     "litellm.llms.vertex_ai.vertex_ai_partner_models.anthropic.transformation", "openai.resources.beta.assistants",
 )  # fmt: skip
-WARM_PACKAGES = tuple(f"ravi_django.{name}" for name in ("agents", "calls.llm", "calls.net", "kernel", "wings.guards"))
+WARM_PACKAGES = tuple(f"ravi_django.{name}" for name in ("agents", "calls.llm", "calls.net", "kernel"))
 
 
 # ------------------------------------------------------------------------------------------------------ the client

@@ -8,7 +8,7 @@ from typing import Any
 
 # A module below ravi_django, and its names. `verb=name` is for a name that says too little alone; `verb=`, the module.
 PLACES = """
-.: RAVI_DJANGO_EXPORTS=_EXPORTS
+.: PUBLIC_NAMES=_NAMES
 access: access_load=_load
 agents.current: task_agent_id=_task_agent_id task_agent_label=_task_agent_label task_ctx=_task_ctx
     task_may_summarize=_task_may_summarize task_model=_task_model task_parent_agent_id=_task_parent_agent_id
@@ -55,15 +55,14 @@ engine.db.threads: CLOSE_S DatabaseThreads forget_readers DATABASE_REPEAT_S=REPE
 engine.worker.context: DurableContext
 engine.worker.drive: Active
 engine.worker.engine: Engine ENGINE_END_S=END_S EnginePublisher=Publisher
-engine.worker.health: ANSWER_S Check check_all event_bus health_events=events LIMIT_S health_sweep=sweep Unhealthy
+engine.worker.health: ANSWER_S Check check_all health_events=events LIMIT_S health_sweep=sweep Unhealthy
     health_worker=worker
 engine.worker.heartbeat: Heartbeat
 engine.worker.rehearse: live_runs rehearse
 engine.worker.server: server_begun=_begun start_when_ready=_start_when_ready
 engine.worker.settle: journal_block=block requeue suspend settle_write=write
-engine.worker.sweep: SWEEPER_BATCH=BATCH sweeper_erasing=erasing sweeper_fan_out=fan_out SWEEPER_LOCK=_LOCK
-    sweeper_mail=mail sweeper_sources=poll sweeper_relay=relay sweeper_sweep=sweep
-    sweeper_scheduler=ticking
+engine.worker.sweep: SWEEPER_BATCH=BATCH sweeper_erasing=erasing SWEEPER_LOCK=_LOCK sweeper_mail=mail
+    sweeper_sweep=sweep
 engine.worker.worker: close_worker read_end=_end_of get_worker Runtime Worker current_worker=_worker
 wings.events.bus: Bus BASE_DEAD=DEAD BASE_EVENTS=EVENTS HANDLER_S NOT_YET_S NotYet Relayed BASE_RETRY_S=RETRY_S
     BASE_TRIES=TRIES
@@ -75,6 +74,8 @@ wings.events.relay: RELAY_BATCH=BATCH RELAY_BATCH_BYTES=BATCH_BYTES enqueue rela
     IDLE_S courier_join=join courier_lock=_lock relay_one_here=_one_here relay relay_safely RELAY_REST_S=REST_S
     relay_rests_until=_rests_until courier_send=_send courier_thread=_thread courier_time=time courier_wake=_wake
 wings.events.relay: forget_buses get_bus
+wings.events.surfaces: event_bus doctor_outbox=outbox
+wings.feeds.web.findings: doctor_sources=sources
 wings.events.valkey: ValkeyBus
 engine.journal.append: append save_blobs store_big_values
 engine.journal.bodies: bodies_keep=keep
@@ -217,7 +218,6 @@ services.openings: Credential openings_look=look openings_lost=lost openings_ope
     tickets_issue=issue_ticket tickets_take=take_ticket
 tasks: tasks_serves=_serves tasks_start=_start tasks_stop_claiming=_stop_claiming
 testing.running: running_time=time
-tools: TOOLS_EXPORTS=_EXPORTS
 ui.journal: UI_ROWS=ROWS
 ws.consumer: consumer_submit=_submit
 """

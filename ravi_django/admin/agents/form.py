@@ -11,6 +11,7 @@ from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext, gettext_lazy as _
 
+from ravi_django import wing
 from ravi_django.admin.agents.fields import (
     ApproversField,
     DescribedField,
@@ -108,6 +109,11 @@ def _number(label: Any, help_text: Any = "") -> forms.FloatField:
     return forms.FloatField(required=False, label=label, help_text=help_text, widget=forms.NumberInput({"step": "any"}))
 
 
+def _of_wings(*choices: tuple[str, Any]) -> list[tuple[str, Any]]:
+    """The choices of a kind that the site has."""
+    return [(kind, label) for kind, label in choices if wing.find("kinds", kind)]
+
+
 class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
     """`spec` is the checked AgentSpec of a valid form. A preview is never valid: it saves nothing."""
 
@@ -118,8 +124,10 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         required=False, initial=REACT, label=_("Kind"),
         choices=[
             (REACT, _("Assistant: answers messages and uses tools")),
-            (INFORMATION, _("Information: summarizes items from sources for its followers")),
-            (PERSONAL_FEED, _("Personal feed: follows topics and keeps what matters to its user")),
+            *_of_wings(
+                (INFORMATION, _("Information: summarizes items from sources for its followers")),
+                (PERSONAL_FEED, _("Personal feed: follows topics and keeps what matters to its user")),
+            ),
         ],
     )  # fmt: skip
     model = _text(_("Model"), "", max_length=200)

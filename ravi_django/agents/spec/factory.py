@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ravi_django import wing
 from ravi_django.agents.current import _task_run_id
 from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.agents.memory.compaction.strategy import CompactionPipeline, CompactionStrategy
@@ -24,13 +25,14 @@ from ravi_django.agents.memory.compaction.windows import (
 from ravi_django.agents.memory.history import Address, HistoryProvider, InMemoryHistoryProvider
 from ravi_django.agents.react.agent import ReActAgent
 from ravi_django.agents.react.spec import DEFAULT_WINDOW
-from ravi_django.agents.spec.spec import CLASSES, INFORMATION, REACT, AgentSpec, ModelSettings, Window, validate_spec
+from ravi_django.agents.spec.spec import CLASSES, REACT, AgentSpec, ModelSettings, Window, validate_spec
 from ravi_django.agents.spec.steps import rebuild_messages_from_steps
 from ravi_django.agents.tools.delegate import AgentTool
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import AgentId, ChatModel, HistoryRetention, InvalidInputError, ToolRegistry, TopicId
-from ravi_django.wings.feeds.news.information import InformationAgent
-from ravi_django.wings.feeds.news.personal_feed import PersonalFeedAgent
+
+if TYPE_CHECKING:
+    from ravi_django.agents import InformationAgent, PersonalFeedAgent
 
 __all__ = ["create_assistant_agent", "load_session_memory", "rebuild_agent", "rebuild_messages_from_steps"]
 
@@ -79,8 +81,8 @@ def rebuild_agent(
     memory: HistoryProvider | None = None,
     **options: Any,
 ) -> ReActAgent | InformationAgent | PersonalFeedAgent:
-    """Make an agent from a spec: an AgentSpec, its JSON, the output of an agent's `spec()`, or the dict that was saved
-    at submit time (fields of the run, such as `session_id`, are ignored).
+    """Make a ReActAgent, InformationAgent or PersonalFeedAgent from a spec: an AgentSpec, its JSON, the output of an
+    agent's `spec()`, or the dict that was saved at submit time (fields of the run, such as `session_id`, are ignored).
 
     tools: has the tools of the spec's `tool_names`. build_model: makes the client; it gets the model's name, and
     `fallbacks=[…]` if the spec has fallbacks. memory: see `create_assistant_agent`. id: the address; or `key` for
@@ -102,7 +104,8 @@ def rebuild_agent(
     if checked.model:
         model = build_model(checked.model, **({"fallbacks": checked.fallbacks} if checked.fallbacks else {}))
     if checked.kind != REACT:
-        return _of_a_feed(checked, key or checked.kind, address, model, options)
+        build: Callable[..., InformationAgent | PersonalFeedAgent] = wing.find("kinds", checked.kind)
+        return build(checked, key or checked.kind, address, model, options)
     arguments: dict[str, Any] = {
         "model": model,
         "tools": _tools_of(checked, known),
@@ -121,28 +124,6 @@ def rebuild_agent(
         "public_signals": checked.public_signals,
     }
     return ReActAgent(key or "assistant", **{**arguments, **options})
-
-
-def _of_a_feed(
-    spec: AgentSpec, key: str, address: AgentId | str | None, model: ChatModel | None, options: dict[str, Any]
-) -> InformationAgent | PersonalFeedAgent:
-    """An agent of kind information or personal_feed. Empty instructions mean those of its class."""
-    instructions = options.pop("system_instructions", None) or spec.system_instructions
-    arguments: dict[str, Any] = {
-        "model": model,
-        "items_per_generation": spec.items_per_generation,
-        "public_signals": spec.public_signals,
-        "base_options": spec.options.generation,
-        "name": spec.name,
-        "description": spec.description,
-        "id": address,
-        **({"instructions": instructions} if instructions else {}),
-    }
-    if spec.kind == INFORMATION:
-        arguments |= {"output_topic": spec.output_topic, "source_signal": spec.source_signal}
-        return InformationAgent(key, **{**arguments, **options})
-    arguments |= {"follow_topics": spec.follow_topics, "preferences": spec.preferences, "every_s": spec.every_s}
-    return PersonalFeedAgent(key, **{**arguments, **options})
 
 
 def _without_the_run(spec: Mapping[str, Any]) -> dict[str, Any]:

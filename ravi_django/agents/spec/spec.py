@@ -11,17 +11,20 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
 
+from ravi_django import wing
 from ravi_django.agents.messages import checked_names
 from ravi_django.agents.react.result import ResultType
 from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.agents.tools.delegate import handoff_name
 from ravi_django.kernel import AgentId, ExecutionBudget, GenerationOptions, HistoryRetention, InvalidInputError, Risk
-from ravi_django.kernel.checks import did_you_mean
+from ravi_django.kernel.checks import check_text, did_you_mean
+from ravi_django.kernel.identity import TopicId
 from ravi_django.kernel.json_values import check_storable
 from ravi_django.kernel.secrets import secret_names
-from ravi_django.wings.feeds.news.items import PER_GENERATION, checked_signal, topic_of
-from ravi_django.wings.feeds.news.personal_feed import LONGEST
 
+NEW_ITEM = "new_feed_item"  # the signal that announces a published message
+PER_GENERATION = 20  # items
+LONGEST = 4000  # characters of preferences
 MAX_EVERY_S = 366 * 24 * 3600
 FREE_CHOICES = ("auto", "none", "required")
 _STRICT = ConfigDict(frozen=True, extra="forbid")
@@ -285,6 +288,28 @@ def check_kind(spec: AgentSpec) -> None:
     for index, topic in enumerate(spec.follow_topics):
         topic_of(topic, f"follow_topics.{index}")
     checked_signal(spec.source_signal)
+    if spec.kind != REACT and wing.find("kinds", spec.kind) is None:
+        raise _fault("kind", f"RAVI['WINGS'] leaves out the wing that has agents of kind {spec.kind}")
+
+
+def topic_of(value: TopicId | str, field: str) -> TopicId:
+    if isinstance(value, TopicId):
+        return value
+    try:
+        return TopicId.parse(value)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{field}: {error}", field=field) from None
+
+
+def checked_signal(value: Any) -> str:
+    check_text("source_signal", value, 200)
+    if value == NEW_ITEM:
+        raise InvalidInputError(
+            f"source_signal: {NEW_ITEM} announces published messages, which an InformationAgent always reads; leave "
+            "it out, or choose another name",
+            field="source_signal",
+        )
+    return str(value)
 
 
 MAX_DEPTH = 50  # levels of nested objects and lists

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Sequence
 
-from ravi_django.calls.rehearsal.rules import LABEL, MOST_READ, answer, choose_calls, read_situation
+from ravi_django import wing
+from ravi_django.calls.rehearsal.rules import LABEL, answer, choose_calls, read_situation
 from ravi_django.kernel.chat import ChatMessage, Role, Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolUseBlock
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse
 from ravi_django.kernel.messages import TextDelta
 from ravi_django.kernel.supervision import RunMeta
-from ravi_django.wings.feeds.news.curation import match
-from ravi_django.wings.feeds.news.items import OUTSIDE, Item
 
 REHEARSAL = "rehearsal"
-_WISHES, _AFTER = "The reader's preferences:\n", "\n\nAnswer with one JSON object"
-_VERDICT = '{"keep": true or false'
-_SENTENCE = re.compile(r".+?[.!?…](?=\s|$)", re.DOTALL)
-_HEADLINE = 80  # characters
 
 
 class RehearsalModel:
@@ -55,7 +49,8 @@ class RehearsalModel:
         pieces: list[str] = []
         if not content:
             instructions = "\n\n".join(message.text for message in messages if message.role is Role.SYSTEM)
-            text = _about_item(instructions, situation.whole) or LABEL + answer(situation)
+            answers = (answer_of(instructions, situation.whole) for _, answer_of in wing.each("rehearsal"))
+            text = next(filter(None, answers), None) or LABEL + answer(situation)
             content = [TextBlock(text=text)]
             pieces = re.findall(r"\S+\s*", text)
         for piece in pieces:
@@ -73,30 +68,3 @@ class RehearsalModel:
             model=self.name,
             finish_reason="stop" if pieces else "tool_calls",
         )
-
-
-def _about_item(instructions: str, text: str) -> str | None:
-    """The answer about the news item in `text`; None if the conversation is not about one. Every text for people begins
-    with LABEL: in a JSON answer, the reason."""
-    item = _item(text) if OUTSIDE in instructions else None
-    if item is None:
-        return None
-    if _VERDICT not in instructions:
-        return LABEL + _first_sentence(item.text or item.title)
-    wishes = instructions.partition(_WISHES)[2].rpartition(_AFTER)[0]
-    verdict = match(item, wishes[:MOST_READ])
-    headline = item.title or _first_sentence(item.text.removeprefix(LABEL))[:_HEADLINE]
-    return json.dumps({**verdict.model_dump(), "reason": LABEL + verdict.reason, "headline": headline})
-
-
-def _first_sentence(text: str) -> str:
-    text = " ".join(text.split())
-    sentence = _SENTENCE.match(text)
-    return sentence[0] if sentence else text
-
-
-def _item(text: str) -> Item | None:
-    try:
-        return Item.of_data(json.loads(text))
-    except ValueError:
-        return None

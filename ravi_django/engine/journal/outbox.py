@@ -12,8 +12,7 @@ from hashlib import md5, sha256
 from typing import Any
 from uuid import UUID
 
-from django.dispatch import Signal
-
+from ravi_django import wing
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.engine.db import clock
@@ -23,7 +22,6 @@ from ravi_django.kernel.event_types import Origin
 from ravi_django.kernel.json_values import storable
 from ravi_django.models import AuditRecord, HumanRequest, OutboxEvent, Run, Status
 
-events_written = Signal()  # sent after the commit, on any thread; the relay of the bus connects to it
 TOPIC = "events"  # of all events of the runtime
 REFUSED = "account"  # key in the error of a model call that exceeds a budget: the budget's account
 TOP_UP = "budget"  # the `tool` of a request for more budget
@@ -31,7 +29,7 @@ _ENDS = {f"run.{status.value}" for status in (Status.COMPLETED, Status.FAILED, S
 
 
 def is_on() -> bool:
-    return conf.EVENT_BUS is not None
+    return conf.EVENT_BUS is not None and wing.find("calls", "the outbox's hint") is not None
 
 
 # --------------------------------------------------------------------------------------------------- the events
@@ -199,7 +197,7 @@ def hint_on_commit() -> None:
 
 def hint() -> None:
     """Notify the relay that events may wait."""
-    events_written.send(None)
+    wing.call("the outbox's hint")()
 
 
 def write_audit(*records: AuditRecord) -> None:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from ravi_django import wing
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.calls.middleware import chain
 from ravi_django.calls.model import call as model_calls
@@ -47,7 +48,6 @@ from ravi_django.people import approvals, requests, sticky
 from ravi_django.runs.catalog import registry
 from ravi_django.runs.lifecycle import endings, generations
 from ravi_django.runs.teams import asks, spawn as children
-from ravi_django.wings.feeds.social import calls
 
 log = logging.getLogger("ravi.context")
 
@@ -216,16 +216,16 @@ class DurableContext(RunState):
         await generations.hand_over(self, target, task, answers, closing, context)
 
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
-        await calls.emit(self, topic, data, id)
+        await wing.call("ctx.emit")(self, topic, data, id)
 
     async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int | timedelta = 0) -> None:
-        await calls.follow(self, topic, session, every_s)
+        await wing.call("ctx.follow")(self, topic, session, every_s)
 
     async def unfollow(self, topic: TopicId | str, *, session: bool = False) -> None:
-        await calls.unfollow(self, topic, session)
+        await wing.call("ctx.unfollow")(self, topic, session)
 
     async def update_follows(self, metadata: Mapping[str, Any]) -> None:
-        await calls.update(self, metadata)
+        await wing.call("ctx.update_follows")(self, metadata)
 
     async def log(self, kind: str, data: Any = None) -> None:
         check_text("kind", kind, MAX_NAME)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from django.db import connections
 from django.db.models import Count, Max
 
+from ravi_django import wing
 from ravi_django.calls.tools.threads import hanging
 from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection
@@ -23,13 +24,9 @@ from ravi_django.engine.db import clock
 from ravi_django.live.streams.buffer import get_buffer
 from ravi_django.models import Erasure, SweepState
 from ravi_django.runs import hints, workers
-from ravi_django.wings.events import relay
 
 ANSWER_S = 1.0  # for the answer of one service
 LIMIT_S = 2.0  # for all checks, which run concurrently
-LATE_S = 60.0  # an event that waits for longer is late
-REFUSED = "refused by the server and tried once an hour"
-LATE = "late; check the server of RAVI['EVENT_BUS'], the workers and beat"
 MARGIN_S = 5.0  # for a sweep to wait in the broker's queue and to run
 
 
@@ -38,6 +35,7 @@ class Check:
     name: str  # database, broker, channel_layer, events, worker, sweep, erasures, event_bus
     ok: bool
     detail: str  # for an operator: the finding, or the fault and its fix
+    fix: str = ""  # where it works, and an operator has to do something
 
 
 def check_all() -> list[Check]:
@@ -46,8 +44,8 @@ def check_all() -> list[Check]:
     if conf.ENGINE == "celery":
         wanted["broker"] = broker
     wanted |= {"channel_layer": channel_layer, "events": events, "worker": worker, "sweep": sweep, "erasures": erasures}
-    if conf.EVENT_BUS is not None:
-        wanted["event_bus"] = event_bus
+    for _, looks in wing.each("health"):
+        wanted |= looks()
     begun = [_Attempt(name, look) for name, look in wanted.items()]
     give_up = time.monotonic() + LIMIT_S
     return [attempt.outcome(max(0.0, give_up - time.monotonic())) for attempt in begun]
@@ -55,6 +53,10 @@ def check_all() -> list[Check]:
 
 class Unhealthy(Exception):
     """The service does not work; the message is for an operator."""
+
+
+class DoubtfulError(Exception):
+    """The service works, and an operator has to do something: the detail, and the fix."""
 
 
 class _Attempt(threading.Thread):
@@ -69,6 +71,8 @@ class _Attempt(threading.Thread):
     def run(self) -> None:
         try:
             self._result = Check(self._check, True, self._look())
+        except DoubtfulError as doubt:
+            self._result = Check(self._check, True, *doubt.args)
         except Unhealthy as problem:
             self._result = Check(self._check, False, str(problem))
         except Exception as error:
@@ -126,17 +130,6 @@ def events() -> str:
     buffer = get_buffer()
     buffer.ping()
     return type(buffer).__name__
-
-
-def event_bus() -> str:
-    """Report the events that wait for the bus. Never fails: runs do not need it."""
-    count, age = relay.backlog()
-    refused, why = relay.refused()
-    more = f"; {refused} {REFUSED}, {why}" if refused else ""
-    if not count:
-        return "nothing waits" + more
-    waits = f"{'at least ' if count >= relay.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
-    return (waits if age < LATE_S else f"{waits}: {LATE}") + more
 
 
 def erasures() -> str:

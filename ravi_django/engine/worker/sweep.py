@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from ravi_django import wing
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
 from ravi_django.live.rollups import counting
@@ -16,10 +17,6 @@ from ravi_django.runs import hints, sessions, signals, workers
 from ravi_django.runs.files import files
 from ravi_django.runs.lifecycle import erasing, prune_rows
 from ravi_django.runs.workers import each as _each
-from ravi_django.wings.events import relay
-from ravi_django.wings.feeds.schedules import ticking
-from ravi_django.wings.feeds.social import fan_out
-from ravi_django.wings.feeds.sources import poll
 
 BATCH = 500
 _LOCK = 0x72617669  # "ravi"
@@ -52,22 +49,21 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many)
     for request_id in escalation.due_to_escalate(BATCH):
         _each(escalation.escalate, request_id)
     failed = _send(send, [*due, *promoted, *woken])
-    ticked = _each(lambda _: ticking.tick(), "the schedules") or []  # may take seconds
-    failed += _send(send, ticked) if ticked else 0
+    steps, begun = dict(wing.each("sweep")), 0
+    for name in steps:
+        runs = _each(lambda name: steps[name](), name) or []  # may take seconds
+        begun += len(runs)
+        failed += _send(send, runs) if runs else 0
     unpublished = republish.unpublished(50, older_than_s=2 * conf.SWEEP_S)
     published = sum(_each(_publish, tree) is not None for tree in unpublished)
-    _each(lambda _: fan_out.sweep(), "the fan-outs")
     _each(lambda _: mail.sweep(), "the e-mails")
-    _each(lambda _: poll.sweep(), "the sources")
-    _each(lambda _: poll.sweep_unread(), "the unread items")
-    _each(lambda _: relay.sweep(), "the event bus")
     _each(lambda _: counting.sweep(), "the rollups")
     _each(lambda _: erasing.sweep(), "the erasures")
     _each(lambda _: files.delete_unused(), "the files")
     _each(lambda _: prune_rows.delete_some(prune_rows.expired_tickets()), "the tickets")
     workers.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
     workers.swept()
-    hinted = len(due) + len(promoted) + len(woken) + len(ticked) - failed
+    hinted = len(due) + len(promoted) + len(woken) + begun - failed
     return Swept(hinted=hinted, promoted=len(promoted), published=published)
 
 

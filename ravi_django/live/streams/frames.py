@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from ravi_django import wing
 from ravi_django.agents.memory.compaction.summarization import SCOPE as SUMMARY_SCOPE
 from ravi_django.engine.journal.entries import encode
 from ravi_django.kernel import AgentStep
 from ravi_django.live.streams import hidden
 from ravi_django.models import HumanRequest, Run
-from ravi_django.wings.feeds.news.curation import CURATED
 
 ASKED = ("request", "request.closed")  # frames about a request
 
@@ -251,7 +251,8 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
 def _reported(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     """What an agent's code itself says about its progress."""
     if entry.kind == "log":
-        return [_step(AgentStep.DONE, {"item": entry.result or {}})] if entry.name == CURATED else []
+        frame = wing.find("frames", entry.name)
+        return [] if frame is None else [_step(*frame(entry))]
     report = (entry.result or {}).get("progress")
     return [] if report is None else [_step(AgentStep(report["step"]), report["content"])]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
+from ravi_django import wing
+from ravi_django.kernel import UnsupportedError
 from ravi_django.management import diagnosis
-from ravi_django.wings.feeds.sources.webhooks import CLOSED, rekey
 
 
 class Command(BaseCommand):
@@ -35,9 +36,12 @@ class Command(BaseCommand):
             raise SystemExit(1)
 
     def _rekey(self) -> None:
-        written, closed = rekey()
-        for source_id in closed:
-            self.stdout.write(f"{self.style.ERROR('error   ')} source {source_id}: {CLOSED}")
+        try:
+            written, closed = wing.call("ravi_doctor --rekey")()
+        except UnsupportedError as error:
+            raise CommandError(str(error)) from None
+        for fault in closed:
+            self.stdout.write(f"{self.style.ERROR('error   ')} {fault}")
         self.stdout.write(f"ravi_doctor: rekeyed={written} errors={len(closed)}")
         if closed:
             raise SystemExit(1)

@@ -10,9 +10,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from redis import RedisError
 
-from ravi_django.events import Bus, Delivered, get_bus
-from ravi_django.kernel import Event
-from ravi_django.wings.events.bus import EVENTS
+from ravi_django import events
+from ravi_django.engine.journal.outbox import TOPIC
+from ravi_django.kernel import Event, UnsupportedError
 
 
 class Command(BaseCommand):
@@ -21,7 +21,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--type", default="*", metavar="PATTERN", help="such as run.* or hitl.requested")
         parser.add_argument("--run", default="", metavar="ID", help="only events of this run and of the runs below it")
-        parser.add_argument("--topic", default=EVENTS)
+        parser.add_argument("--topic", default=TOPIC)
         parser.add_argument(
             "--after", default="0", metavar="POSITION", help="only events after this position of a printed line"
         )
@@ -29,8 +29,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            bus = get_bus()
-        except ImproperlyConfigured as error:
+            bus = events.get_bus()
+        except (ImproperlyConfigured, UnsupportedError) as error:
             raise CommandError(str(error)) from None
         try:
             asyncio.run(self._print(bus, options))
@@ -39,7 +39,7 @@ class Command(BaseCommand):
         except (OSError, ValueError, RedisError) as error:
             raise CommandError(f"the event bus: {error}") from None
 
-    async def _print(self, bus: Bus, options: dict[str, Any]) -> None:
+    async def _print(self, bus: events.Bus, options: dict[str, Any]) -> None:
         read = bus.stream if options["follow"] else bus.history
         try:
             async for event in read(options["topic"], after=options["after"], types=options["type"]):
@@ -50,6 +50,6 @@ class Command(BaseCommand):
             await bus.close()
 
 
-def _line(event: Delivered) -> str:
+def _line(event: events.Delivered) -> str:
     """ASCII only: escape sequences in an event must not reach the terminal."""
     return json.dumps({"position": event.position, **event.model_dump(mode="json", include=set(Event.model_fields))})

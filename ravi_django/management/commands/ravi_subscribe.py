@@ -15,9 +15,9 @@ from django.db import close_old_connections
 from django.utils.module_loading import import_string
 from redis import RedisError
 
-from ravi_django.events import Bus, get_bus
-from ravi_django.kernel import Event
-from ravi_django.wings.events.bus import EVENTS, Handler
+from ravi_django import events
+from ravi_django.engine.journal.outbox import TOPIC
+from ravi_django.kernel import Event, UnsupportedError
 
 
 class Command(BaseCommand):
@@ -27,20 +27,20 @@ class Command(BaseCommand):
         parser.add_argument("handler", metavar="DOTTED.PATH", help="a function, async or not, of one Event")
         parser.add_argument("--group", help="by default the handler's path")
         parser.add_argument("--type", default="*", metavar="PATTERN", help="such as run.* or hitl.requested")
-        parser.add_argument("--topic", default=EVENTS)
+        parser.add_argument("--topic", default=TOPIC)
         parser.add_argument("--after", metavar="POSITION", help="where a new group begins; 0: with all stored events")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            bus, handler = get_bus(), _handler(options["handler"])
-        except (ImproperlyConfigured, ImportError) as error:
+            bus, handler = events.get_bus(), _handler(options["handler"])
+        except (ImproperlyConfigured, ImportError, UnsupportedError) as error:
             raise CommandError(str(error)) from None
         try:
             asyncio.run(self._serve(bus, handler, options))
         except (OSError, ValueError, RedisError) as error:
             raise CommandError(f"the event bus: {error}") from None
 
-    async def _serve(self, bus: Bus, handler: Handler, options: dict[str, Any]) -> None:
+    async def _serve(self, bus: events.Bus, handler: events.Handler, options: dict[str, Any]) -> None:
         ended, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             with suppress(ValueError, RuntimeError):  # not the main thread, which receives no signals
@@ -55,7 +55,7 @@ class Command(BaseCommand):
             await bus.close()
 
 
-def _handler(path: str) -> Handler:
+def _handler(path: str) -> events.Handler:
     """Raises ImportError."""
     function = import_string(path)
     if not callable(function):

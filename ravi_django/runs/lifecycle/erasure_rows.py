@@ -29,13 +29,12 @@ from ravi_django.models.run import TERMINAL, Run
 from ravi_django.models.schedules import Schedule
 from ravi_django.models.session import NAMELESS, Session
 from ravi_django.models.site import Erasure
-from ravi_django.models.social import Follow, Publication
+from ravi_django.models.social import FeedItem, Follow, Publication
 from ravi_django.models.sources import Source
 from ravi_django.runs.files import files
 from ravi_django.runs.lifecycle import prune_rows
 from ravi_django.runs.lifecycle.personal import BEGUN, TABLES, PersonalScope, Table, runs_of
 from ravi_django.runs.teams.slots import reached
-from ravi_django.wings.feeds.social import follow_rows
 
 ROWS = prune_rows.ROWS
 BODIES_S = 3600.0  # between two searches of all journals for bodies
@@ -67,11 +66,20 @@ def begin(user: Any, *, keeps: bool = False) -> Erasure:
     if not keeps:
         for model in (Schedule, Source):
             model.objects.filter(owner=user).update(enabled=False)
-        follow_rows.delete_follows(Follow.objects.filter(owner=user))
+        delete_follows(Follow.objects.filter(owner=user))
         Session.objects.filter(owner=user).update(erasure=erasure, owner=None, **NAMELESS)
         lock(user, [RaviFile])
         files.forget(RaviFile.objects.filter(owner=user))
     return erasure
+
+
+def delete_follows(follows: QuerySet[Follow]) -> int:
+    """Delete follows with their waiting items, after a fan-out that has locked one of them. Returns their number."""
+    with transaction.atomic():
+        ids = list(follows.order_by("id").select_for_update().values_list("id", flat=True))
+        FeedItem.objects.filter(follow_id__in=ids).delete()
+        Follow.objects.filter(id__in=ids).delete()
+        return len(ids)
 
 
 def let_go(user: str, until: datetime | None = None) -> None:

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
+from ravi_django import wing
 from ravi_django.conf import conf
-from ravi_django.engine.journal import outbox
 from ravi_django.kernel import ConflictError, InvalidInputError
 from ravi_django.live.rollups import counting
 from ravi_django.live.streams.buffer import get_buffer
@@ -21,10 +21,6 @@ from ravi_django.runs import workers
 from ravi_django.runs.budgets import accounts
 from ravi_django.runs.files import files
 from ravi_django.runs.lifecycle import erasing, erasure_rows, prune_rows
-from ravi_django.wings.events import relay
-from ravi_django.wings.feeds.schedules import ticking
-from ravi_django.wings.feeds.social import publications
-from ravi_django.wings.feeds.sources import items
 
 DAY_S = 24 * 3600.0
 KINDS = ("journal", "streams", "ticks", "publications", "source_items", "outbox")
@@ -81,17 +77,18 @@ def prune(keep_s: dict[str, float], *, dry_run: bool = False) -> dict[str, int]:
     if "streams" in keep_s:
         _prune_trees(removed, {"frames": prune_rows.frames}, keep_s["streams"], dry_run)
         removed["archives"] = _forget_archives(keep_s["streams"], dry_run)
-    for kind in KINDS[2:]:
+    for kind, prune_wing in wing.each("prune", left_out=True):
         if kind in keep_s:
-            removed[kind] = _OTHERS[kind](keep_s[kind], dry_run)
+            removed[kind] = prune_wing(keep_s[kind], dry_run)
     removed["blobs"] = _prune_blobs(dry_run)
-    removed["accounts"] = _prune(accounts.old_accounts(), dry_run)
+    removed["accounts"] = delete_old(accounts.old_accounts(), dry_run)
     removed["files"] = files.unused().count() if dry_run else _until_none(files.delete_unused)
-    removed["tickets"] = _prune(prune_rows.expired_tickets(), dry_run)
+    removed["tickets"] = delete_old(prune_rows.expired_tickets(), dry_run)
     return removed
 
 
-def _prune(rows: QuerySet[Any], dry_run: bool, *, cascades: bool = False) -> int:
+def delete_old(rows: QuerySet[Any], dry_run: bool, *, cascades: bool = False) -> int:
+    """Delete all of these rows, or count them."""
     return rows.count() if dry_run else _until_none(partial(prune_rows.delete_some, cascades=cascades), rows)
 
 
@@ -117,7 +114,7 @@ def _prune_generations(removed: dict[str, int], older_than_s: float, dry_run: bo
     for ids in prune_rows.batches(Run.objects.filter(generation__gt=0)):
         left = prune_rows.not_ended(ids, older_than_s) if dry_run else ids  # the others are counted with their trees
         for name, past in PAST.items():
-            removed[name] += _prune(past(left, older_than_s), dry_run)
+            removed[name] += delete_old(past(left, older_than_s), dry_run)
 
 
 def _prune_sessions(older_than_s: float, dry_run: bool) -> int:
@@ -149,21 +146,11 @@ def _prune_runs(older_than_s: float, dry_run: bool) -> int:
     return removed
 
 
-def _prune_outbox(older_than_s: float, dry_run: bool) -> int:
-    if outbox.is_on():  # the events wait for a server that is away
-        return 0
-    return _prune(relay.old_events(older_than_s), dry_run)
-
-
 _OTHERS: dict[str, Callable[[float, bool], int]] = {
     "sessions": _prune_sessions,
     "runs": _prune_runs,
-    "requests": lambda age, dry_run: _prune(prune_rows.old_requests(age), dry_run, cascades=True),
-    "audit": lambda age, dry_run: _prune(prune_rows.old_audits(age), dry_run),
-    "ticks": lambda age, dry_run: _prune(ticking.old_ticks(age), dry_run),
-    "publications": lambda age, dry_run: _prune(publications.old_publications(age), dry_run),
-    "source_items": lambda age, dry_run: (items.count_old_items if dry_run else items.prune_items)(age),
-    "outbox": _prune_outbox,
+    "requests": lambda age, dry_run: delete_old(prune_rows.old_requests(age), dry_run, cascades=True),
+    "audit": lambda age, dry_run: delete_old(prune_rows.old_audits(age), dry_run),
 }
 
 

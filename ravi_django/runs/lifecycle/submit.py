@@ -11,6 +11,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
+from ravi_django import wing
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import (
@@ -28,7 +29,6 @@ from ravi_django.runs import checks
 from ravi_django.runs.lifecycle.endings import cancel
 from ravi_django.runs.sessions import active_root
 from ravi_django.runs.submit import submit_once
-from ravi_django.wings.feeds.social.publications import emit
 
 ON_BUSY = ("enqueue", "steer", "interrupt", "reject")
 
@@ -94,7 +94,7 @@ def submit(
                 f"{of_runs[0]} is an option of a run; a message to the topic {agent} starts none", field=of_runs[0]
             )
         message = checks.message_of(agent, input)
-        published: Any = emit(agent, message, user=user, tenant=tenant, id=idempotency_key)
+        published: Any = wing.call("emit")(agent, message, user=user, tenant=tenant, id=idempotency_key)
         return published  # type: ignore[no-any-return]
     run, _ = say(agent, input, user=user, tenant=tenant, idempotency_key=idempotency_key, **options)
     return run

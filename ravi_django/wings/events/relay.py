@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -27,6 +26,7 @@ from ravi_django.kernel import Event, InputTooLargeError
 from ravi_django.kernel.secrets import refuse_secrets
 from ravi_django.live.streams.buffer import stream_url
 from ravi_django.models import OutboxEvent
+from ravi_django.runs.lifecycle.prune import delete_old
 from ravi_django.wings.events.bus import EVENTS, Bus, check_topic
 from ravi_django.wings.events.memory import MemoryBus
 from ravi_django.wings.events.valkey import ValkeyBus
@@ -111,8 +111,10 @@ def _waiting(rows: QuerySet[OutboxEvent]) -> tuple[int, float]:
     return (count, max(0.0, oldest.total_seconds())) if oldest is not None else (0, 0.0)
 
 
-def old_events(older_than_s: float) -> QuerySet[OutboxEvent]:
-    return OutboxEvent.objects.filter(created_at__lt=clock.after(-older_than_s))
+def prune(older_than_s: float, dry_run: bool) -> int:
+    if outbox.is_on():  # the events wait for a server that is away
+        return 0
+    return delete_old(OutboxEvent.objects.filter(created_at__lt=clock.after(-older_than_s)), dry_run)
 
 
 MEMORY = "memory"
@@ -276,11 +278,6 @@ def hint() -> None:
         if _thread is None:
             _thread = threading.Thread(target=_carry, name="ravi-courier", daemon=True)
             _thread.start()
-
-
-def on_events_written(sender: Any, **kwargs: Any) -> None:
-    """A receiver of `events_written`."""
-    hint()
 
 
 def _carry() -> None:

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 
 from project.celery import app
 from ravi_django.api.metrics import PROMETHEUS
-from ravi_django.checks import check_event_bus
+from ravi_django.checks import check_wings
 from ravi_django.kernel import Event
 from ravi_django.management.diagnosis import services
 from ravi_django.models import OutboxEvent
@@ -52,12 +52,12 @@ def test_a_bus_that_cannot_work_is_found_before_it_fails(settings: Any) -> None:
     ]:  # fmt: skip
         with case(given, ids):
             settings.RAVI = {**before, **given}
-            assert [found.id for found in check_event_bus()] == ids
+            assert [found.id for found in check_wings()] == ids
     # auto without a redis is one process
     settings.RAVI = {**before, "EVENT_BUS": "auto", "ENGINE": "celery", "STREAM_URL": None}
     settings.CHANNEL_LAYERS = {}
     app.conf.broker_write_url = "amqp://host"
-    assert [found.id for found in check_event_bus()] == ["ravi.W020"]
+    assert [found.id for found in check_wings()] == ["ravi.W020"]
 
 
 def wait_for_bus(count: int, seconds: float) -> None:

@@ -158,7 +158,7 @@ def test_the_doctor_names_a_directory_where_others_find_uploads(settings: Any, t
 
 
 def findings() -> list[tuple[str, str]]:
-    return [(found.level, found.what) for found in diagnosis.sources()]
+    return [(found.level, found.what) for found in world.doctor_sources()]
 
 
 @pytest.mark.django_db
@@ -185,7 +185,7 @@ def test_the_doctor_names_the_sources_that_fail():
     assert findings()[-1] == ("warning", "sources: 7 more have an error")
 
     Source.objects.create(name="bad", agent="test/code", error="no")
-    assert all(found.fix for found in diagnosis.sources() if found.level != "ok")
+    assert all(found.fix for found in world.doctor_sources() if found.level != "ok")
 
 
 @pytest.mark.django_db

@@ -5,7 +5,6 @@ from django.contrib.auth.models import Permission, User
 
 from ravi_django import tools
 from ravi_django.models import JournalEntry, Status
-from tests.support import world
 from tests.support.runs import code, drive, make_run, take_over
 from tests.support.tool_calls import calling
 
@@ -68,6 +67,5 @@ def test_a_recorded_call_is_not_made_again(name, dies, written, clock, ran, ann)
 
 def test_all_of_them_are_named_in_one_place():
     assert all(callable(getattr(tools, name)) for name in tools.__all__)
-    assert set(tools.__all__) == set(world.TOOLS_EXPORTS)
     with pytest.raises(AttributeError, match="NoSuchTool"):
         tools.NoSuchTool  # noqa: B018

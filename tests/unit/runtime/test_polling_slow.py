@@ -192,8 +192,9 @@ def test_a_worker_that_ends_waits_for_no_poll_beyond_its_time(polls: Polls, sett
 def test_without_a_broker_other_work_does_not_wait_behind_polls(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
     go, done, polled = threading.Event(), threading.Event(), list[str]()
-    monkeypatch.setattr(tasks.poll_sources, "run", lambda number: go.wait(seconds(20)) and polled.append(number))
-    monkeypatch.setattr(tasks.fan_out, "run", done.set)
+    poll = tasks.OF_WINGS["ravi.poll_sources"]
+    monkeypatch.setattr(poll, "run", lambda number: go.wait(seconds(20)) and polled.append(number))
+    monkeypatch.setattr(tasks.OF_WINGS["ravi.fan_out"], "run", done.set)
     try:
         for number in range(4):
             world.background_hint("ravi.poll_sources", str(number))

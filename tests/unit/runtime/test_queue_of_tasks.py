@@ -19,7 +19,7 @@ from tests.support.patience import seconds
 
 def forget_options() -> None:
     """Celery reads a task's options, its queue among them, once a process: an earlier test may have sent it."""
-    for task in (tasks.sweep, tasks.poll_sources, tasks.relay_events):
+    for task in (tasks.sweep, tasks.OF_WINGS["ravi.poll_sources"], tasks.OF_WINGS["ravi.relay_events"]):
         task._exec_options = None
 
 
@@ -37,7 +37,7 @@ def site_conf() -> Iterator[Any]:
     app.amqp.router = app.amqp.Router()
 
 
-@pytest.mark.parametrize("task", [tasks.sweep, tasks.relay_events])
+@pytest.mark.parametrize("task", [tasks.sweep, tasks.OF_WINGS["ravi.relay_events"]])
 def test_tasks_go_to_the_queue_of_the_settings_whatever_the_site_routes(
     settings: Any, site_conf: Any, task: Any
 ) -> None:
@@ -79,10 +79,10 @@ def test_a_site_that_lists_its_queues_need_not_list_ours(
     settings.RAVI = {**settings.RAVI, "QUEUE": f"queue-{uuid4()}"}
     monkeypatch.setattr(app.amqp.queues, "create_missing", False)
 
-    world.dispatch_publish(tasks.poll_sources.name)
+    world.dispatch_publish(tasks.OF_WINGS["ravi.poll_sources"].name)
 
     with app.connection_for_read() as connection, connection.SimpleQueue(conf.QUEUE) as queue:
-        assert queue.get(timeout=seconds(10)).headers["task"] == tasks.poll_sources.name
+        assert queue.get(timeout=seconds(10)).headers["task"] == tasks.OF_WINGS["ravi.poll_sources"].name
         queue.queue.delete()
 
 

@@ -15,7 +15,7 @@ from project.services import Valkey
 from ravi_django import submit
 from ravi_django.kernel import Event
 from ravi_django.models import OutboxEvent, Run, Signal
-from ravi_django.tasks import relay_events
+from ravi_django.tasks import OF_WINGS
 from tests.support import world
 from tests.support.bus_story import Heard, is_idle
 from tests.support.outboxes import answers
@@ -136,16 +136,16 @@ def test_without_the_server_the_outbox_waits_and_nothing_else_fails(
         code(answers)
         run = drive(make_run())
         assert run.status == "completed"
-        relay_events.run()
+        OF_WINGS["ravi.relay_events"].run()
         assert OutboxEvent.objects.count() == 3
         count, age = world.outbox_rows_backlog()
         assert count == 3 and 0 < age < BOUND_S
 
         server.start()
-        relay_events.run()
+        OF_WINGS["ravi.relay_events"].run()
         assert OutboxEvent.objects.count() == 3, "it rests after a failure"
         world.patch(monkeypatch, "relay_rests_until", 0.0)
-        relay_events.run()
+        OF_WINGS["ravi.relay_events"].run()
 
         assert world.outbox_rows_backlog() == (0, 0.0)
         assert [one.type for one in kept()] == ["workflow.started", "run.started", "run.completed"]
@@ -186,7 +186,7 @@ def test_a_thousand_events_are_a_few_messages_to_the_broker(settings: Any, monke
         goes_on.release()
     world.courier_join()
 
-    assert sent == [relay_events.name] * 3
+    assert sent == [OF_WINGS["ravi.relay_events"].name] * 3
 
 
 def test_a_hint_that_comes_as_the_courier_goes_home_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,14 +163,14 @@ def test_what_waits_for_no_bus_goes_when_it_is_old(settings: Any, clock: Any, mo
 def test_what_waits_for_a_bus_that_is_away_stays_and_the_doctor_names_what_waits_for_none(
     settings: Any, clock: Any
 ) -> None:
-    assert list(diagnosis.outbox()) == []
+    assert list(world.doctor_outbox()) == []
     write(settings, 3)
     clock.advance(999 * DAY)
     for dry_run in (True, False):
         assert world.prune(KEEP, dry_run=dry_run)["outbox"] == 0
     assert numbers() == [0, 1, 2]
     clock.advance(-999 * DAY)
-    assert list(diagnosis.outbox()) == [], "the health of the bus says so"
+    assert list(world.doctor_outbox()) == [], "the health of the bus says so"
     OutboxEvent.objects.filter(id=OutboxEvent.objects.latest("id").pk).update(tries=world.OUTBOX_ROWS_TRIES)
     clock.advance(90)
     bus(settings, None)

@@ -131,8 +131,9 @@ def imported(module: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             if node.module == "ravi_django":  # whose names load their modules when they are used
+                asked = {alias.name for alias in node.names}
                 yield from (
-                    world.RAVI_DJANGO_EXPORTS[one.name] for one in node.names if one.name in world.RAVI_DJANGO_EXPORTS
+                    f"ravi_django.{path}" for path, names in world.PUBLIC_NAMES.items() if asked & {*names.split()}
                 )
             yield from (f"{node.module}.{alias.name}" for alias in node.names if is_module(node.module, alias.name))
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from ravi_django.agents.messages import Instructions, checked_model, instructions_text, model_name, names_of, spec_text
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
+from ravi_django.agents.spec.spec import PER_GENERATION
 from ravi_django.kernel import AgentId, ChatModel, GenerationOptions, InvalidInputError
 from ravi_django.kernel.checks import check_whole
 from ravi_django.kernel.contracts import RunContext
-from ravi_django.wings.feeds.news.items import PER_GENERATION, address_of
+from ravi_django.wings.feeds.news.items import address_of
 
 
 class NewsAgent:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ravi_django.agents.messages import with_options
 from ravi_django.agents.react.result import TOOL_NAME, Goal, ResultType, supports_schema
-from ravi_django.kernel import ChatMessage, ChatModel, GenerationOptions, Role, RunContext
+from ravi_django.kernel import AgentStep, ChatMessage, ChatModel, GenerationOptions, Role, RunContext
 from ravi_django.wings.feeds.news.items import OUTSIDE, Item
 
 CURATED = "feed.curated"
@@ -32,6 +32,11 @@ _FILLERS = frozenset(
 )
 
 Short = Annotated[str, Field(max_length=1000)]
+
+
+def frame(entry: Any) -> tuple[AgentStep, Any]:
+    """The progress that a reader of the stream sees of a curated item."""
+    return AgentStep.DONE, {"item": entry.result or {}}
 
 
 class Verdict(BaseModel):

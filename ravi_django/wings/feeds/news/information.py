@@ -7,17 +7,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ravi_django.agents.messages import Instructions, deliver, spec_text, summarize
+from ravi_django.agents.spec.spec import checked_signal, topic_of
 from ravi_django.kernel import DataPayload, InvalidInputError, Message, RunContext, TopicId
 from ravi_django.wings.feeds.news.agent import NewsAgent
 from ravi_django.wings.feeds.news.items import (
     OURS,
     OUTSIDE,
     Item,
-    checked_signal,
     is_asked,
     items_of,
     note_failure,
-    topic_of,
 )
 
 Handle = Callable[[RunContext, Item, dict[str, Any]], Any | Awaitable[Any]]

@@ -13,12 +13,10 @@ from pydantic_core import to_json
 
 from ravi_django.agents.messages import unframed
 from ravi_django.kernel import AgentId, DataPayload, Message, RunContext, TopicId
-from ravi_django.kernel.checks import check_text
 from ravi_django.kernel.errors import (
     BudgetExhaustedError,
     CancellationError,
     DeterminismError,
-    InvalidInputError,
     LeaseLostError,
     MiddlewareTermination,
     UncertainEffectError,
@@ -127,8 +125,6 @@ def _line(text: str) -> str:
 CUT = "feed.cut"
 MOST = 200  # items handled per message; a digest of the fan-out has no more
 FAILED = "feed.failed"
-NEW_ITEM = "new_feed_item"  # the signal that announces a published message
-PER_GENERATION = 20
 # Errors that end or suspend the run. All others only fail the item.
 OURS = (
     BudgetExhaustedError,
@@ -159,23 +155,3 @@ def address_of(type: str, key: str, id: AgentId | str | None) -> AgentId:
     if id is None:
         return AgentId(type, key)
     return id if isinstance(id, AgentId) else AgentId.parse(str(id))
-
-
-def topic_of(value: TopicId | str, field: str) -> TopicId:
-    if isinstance(value, TopicId):
-        return value
-    try:
-        return TopicId.parse(value)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{field}: {error}", field=field) from None
-
-
-def checked_signal(value: Any) -> str:
-    check_text("source_signal", value, 200)
-    if value == NEW_ITEM:
-        raise InvalidInputError(
-            f"source_signal: {NEW_ITEM} announces published messages, which an InformationAgent always reads; leave "
-            "it out, or choose another name",
-            field="source_signal",
-        )
-    return str(value)

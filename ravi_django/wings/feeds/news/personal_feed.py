@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 from ravi_django.agents.messages import Instructions
+from ravi_django.agents.spec.spec import LONGEST, NEW_ITEM, topic_of
 from ravi_django.kernel import ChatPayload, InvalidInputError, Message, RunContext, TopicId
 from ravi_django.kernel.checks import check_whole, seconds_of
 from ravi_django.wings.feeds.news.agent import NewsAgent
 from ravi_django.wings.feeds.news.curation import CURATED, Verdict, judge, match
-from ravi_django.wings.feeds.news.items import NEW_ITEM, OURS, Item, is_asked, items_of, note_failure, topic_of
+from ravi_django.wings.feeds.news.items import OURS, Item, is_asked, items_of, note_failure
 
 PREFERENCES = "feed.preferences"
-LONGEST = 4000  # characters of preferences
 SUMMARY = 1000  # characters of an item's text that are logged
 _PREFER = re.compile(r"\s*prefer(?:ences)?\s*:\s*(.*)", re.IGNORECASE | re.DOTALL)
 

@@ -27,6 +27,7 @@ from ravi_django.kernel import InvalidInputError
 from ravi_django.kernel.errors import message_of
 from ravi_django.models import Run, Schedule, ScheduleTick
 from ravi_django.runs.catalog import specs
+from ravi_django.runs.lifecycle.prune import delete_old
 from ravi_django.wings.feeds.schedules.schedules import submit_for, timetable
 from ravi_django.wings.feeds.schedules.timetable import MOMENT, Timetable
 
@@ -236,5 +237,5 @@ def record(row: Schedule, ticks: Sequence[ScheduleTick]) -> None:
         Schedule.objects.filter(id=row.id).update(error=ticks[-1].error)
 
 
-def old_ticks(older_than_s: float) -> QuerySet[ScheduleTick]:
-    return ScheduleTick.objects.filter(created_at__lt=clock.after(-older_than_s))
+def prune(older_than_s: float, dry_run: bool) -> int:
+    return delete_old(ScheduleTick.objects.filter(created_at__lt=clock.after(-older_than_s)), dry_run)

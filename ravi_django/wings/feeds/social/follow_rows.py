@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db.models import Exists, F, OuterRef, QuerySet, Subquery, UUIDField
+from django.db.models import Exists, F, OuterRef, Subquery, UUIDField
 
 from ravi_django.access import Rights, Wanted
 from ravi_django.db import transaction
@@ -28,6 +28,7 @@ from ravi_django.engine.journal.lease import Lease
 from ravi_django.models import ACTIVE, Agent, FeedItem, Follow, Publication, Run
 from ravi_django.people.site_rules import has_active_field
 from ravi_django.runs.catalog import registry
+from ravi_django.runs.lifecycle.erasure_rows import delete_follows
 from ravi_django.wings.feeds.social.deliveries import Follower
 
 PAGE = 1000
@@ -101,15 +102,6 @@ def changes_of(row: Any, wanted: Follow, *, metadata: bool = False, every_s: boo
 def remove_follow(follower: str, topic: str) -> bool:
     """Delete a follow with its waiting items, in the caller's transaction; whether there was one."""
     return bool(delete_follows(Follow.objects.filter(follower=follower, topic=topic)))
-
-
-def delete_follows(follows: QuerySet[Follow]) -> int:
-    """Delete follows with their waiting items, after a fan-out that has locked one of them. Returns their number."""
-    with transaction.atomic():
-        ids = list(follows.order_by("id").select_for_update().values_list("id", flat=True))
-        FeedItem.objects.filter(follow_id__in=ids).delete()
-        Follow.objects.filter(id__in=ids).delete()
-        return len(ids)
 
 
 def followers(topic: str, tenant: str = "", *, after: UUID | None = None, limit: int | None = None) -> Iterator[Follow]:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef
 
 from ravi_django.agents.tools.delegate import LATE
 from ravi_django.conf import conf
@@ -27,6 +27,7 @@ from ravi_django.kernel.json_values import check_json, digest_of, is_storable, s
 from ravi_django.kernel.messages import PayloadBase
 from ravi_django.models import FeedItem, Follow, Publication, uuid7
 from ravi_django.runs.checks import metadata_of, tenant_of
+from ravi_django.runs.lifecycle.prune import delete_old
 from ravi_django.runs.teams.messages import payload_of
 from ravi_django.wings.feeds.social import fan_out
 from ravi_django.wings.feeds.social.follows import owner_of, topic_of
@@ -167,7 +168,8 @@ def create_publication(publication: Publication) -> tuple[Publication, bool]:
     return row, row.id == publication.id
 
 
-def old_publications(older_than_s: float) -> QuerySet[Publication]:
-    """Those that are delivered, and wait in no digest. After they are deleted, their message ids are free again."""
+def prune(older_than_s: float, dry_run: bool) -> int:
+    """Delete those that are delivered, and wait in no digest. Their message ids are free again."""
     waiting = FeedItem.objects.filter(publication_id=OuterRef("id"))
-    return Publication.objects.filter(~Exists(waiting), done_at__lt=clock.after(-older_than_s))
+    rows = Publication.objects.filter(~Exists(waiting), done_at__lt=clock.after(-older_than_s))
+    return delete_old(rows, dry_run)

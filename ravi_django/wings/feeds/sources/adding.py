@@ -20,9 +20,9 @@ from ravi_django.kernel.secrets import secret_names
 from ravi_django.models import Session, Source
 from ravi_django.runs.catalog import specs
 from ravi_django.runs.checks import owner_of
+from ravi_django.sealing import seal
 from ravi_django.wings.feeds.fetching import adapter, signatures
 from ravi_django.wings.feeds.fetching.parse import NEWEST
-from ravi_django.wings.feeds.sources import webhooks
 from ravi_django.wings.feeds.sources.items import MOVED, STATE, TODAY
 
 Fault = tuple[str, str]  # the field, and its error as text
@@ -192,7 +192,7 @@ def add_source(
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
         raise InvalidInputError(f"{field}: {' '.join(messages)}", field=field) from None
-    source.secret = webhooks.seal(secret) if secret else ""
+    source.secret = seal(secret) if secret else ""
     clock.stamp(source).save(force_insert=True)
     return source
 

@@ -208,18 +208,16 @@ def _today() -> str:
     return (clock.fixed() or timezone.now()).date().isoformat()
 
 
-def count_old_items(older_than_s: float) -> int:
-    """How many `prune_items` would delete."""
-    return sum(_old(source_id, before, older_than_s).count() for source_id, before in _with_old(older_than_s))
-
-
-def prune_items(older_than_s: float) -> int:
+def prune(older_than_s: float, dry_run: bool) -> int:
     """Delete items that were not seen for so long, while others of the source were: what is in its last answer stays.
     Items of GitHub stay, because its signatures do not expire. Deletes ROWS in one transaction; returns the number of
-    all."""
+    all, or with `dry_run` counts them."""
     gone = 0
     for source_id, before in _with_old(older_than_s):
         rows, last = _old(source_id, before, older_than_s), ""
+        if dry_run:
+            gone += rows.count()
+            continue
         while batch := list(rows.filter(identity__gt=last).order_by("identity").values_list("id", "identity")[:ROWS]):
             gone += rows.filter(id__in=[row_id for row_id, _ in batch]).delete()[0]  # seen again meanwhile, it stays
             last = batch[-1][1]

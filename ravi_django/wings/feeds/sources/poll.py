@@ -54,7 +54,8 @@ def poll_due(limit: int | None = None, *, bound_s: float = BOUND_S) -> int:
 
 
 def sweep() -> None:
-    """Hint the polls when something is due; one query."""
+    """Hint the polls when something is due, and begin runs for unread items; a query each."""
+    sweep_unread()
     if source_rows.any_source_due(pollers()):
         background.hint("ravi.poll_sources")
 

@@ -1,7 +1,7 @@
 """Webhooks: JSON that another server posts here, signed with a secret of the source.
 
-Secrets are encrypted with keys that are derived from SECRET_KEY and SECRET_KEY_FALLBACKS. A row holds at most two, the
-newest first, so that a sender can change its secret without interruption.
+A row holds at most two secrets, encrypted, the newest first, so that a sender can change its secret without
+interruption.
 """
 
 from __future__ import annotations
@@ -10,59 +10,27 @@ import base64
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from django.conf import settings
 from django.db import close_old_connections
 from django.urls import NoReverseMatch
 from django.utils import timezone
 
+from ravi_django import events
 from ravi_django.db import transaction
 from ravi_django.engine.db import clock
+from ravi_django.engine.journal.outbox import TOPIC
 from ravi_django.kernel import Event, IllegalTransitionError, InvalidInputError, NotFoundError
 from ravi_django.kernel.json_values import read_json, storable
 from ravi_django.models import Run, Source
 from ravi_django.people import mail
 from ravi_django.runs import signals
-from ravi_django.wings.events.bus import EVENTS, NotYet
-from ravi_django.wings.events.relay import get_bus
+from ravi_django.sealing import opened, seal
 from ravi_django.wings.feeds.fetching import adapter, signatures
 from ravi_django.wings.feeds.sources import items
 from ravi_django.wings.feeds.sources.delivery import Delivery, deliver
-
-
-def seal(text: str) -> str:
-    """Encrypt with the key of SECRET_KEY. Returns ASCII without a comma."""
-    return _keys().encrypt(text.encode()).decode()
-
-
-def opened(sealed: str) -> str | None:
-    """The text, or None if neither SECRET_KEY nor a fallback decrypts it."""
-    try:
-        return _keys().decrypt(sealed.encode()).decode()
-    except InvalidToken:
-        return None
-
-
-def _keys() -> MultiFernet:
-    return _derived((settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
-
-
-@lru_cache(maxsize=4)
-def _derived(keys: tuple[str | bytes, ...]) -> MultiFernet:
-    return MultiFernet([Fernet(base64.urlsafe_b64encode(_derive(key))) for key in keys])
-
-
-def _derive(key: str | bytes) -> bytes:
-    secret = key if isinstance(key, bytes) else key.encode()
-    return HKDF(SHA256(), length=32, salt=None, info=b"ravi_django: secrets in rows").derive(secret)
-
 
 VALID = 2
 CLOSED = "The secret cannot be decrypted: add the old SECRET_KEY to SECRET_KEY_FALLBACKS, or create another secret."
@@ -80,21 +48,21 @@ def secrets_of(source: Source | None) -> list[str]:
     return valid
 
 
-def rekey() -> tuple[int, list[UUID]]:
-    """Encrypt every secret with the key of SECRET_KEY. Returns the number of rows, and the ids of those that
-    cannot be decrypted: they stay unchanged."""
-    written, closed = 0, []
+def rekey() -> tuple[int, list[str]]:
+    """Encrypt every secret with the key of SECRET_KEY. Returns the number of rows, and the faults of those that cannot
+    be decrypted: they stay unchanged."""
+    written = 0
+    closed: list[str] = []
     for source_id in list(Source.objects.exclude(secret="").order_by("id").values_list("id", flat=True)):
         with transaction.atomic():
             row = lock_hook(source_id)
             if row is None:
                 continue
-            try:
-                sealed = [_keys().rotate(part.encode()).decode() for part in row.secret.split(",")]
-            except InvalidToken:
-                closed.append(source_id)
+            valid = [secret for part in row.secret.split(",") if (secret := opened(part)) is not None]
+            if len(valid) <= row.secret.count(","):
+                closed.append(f"source {source_id}: {CLOSED}")
                 continue
-            Source.objects.filter(id=source_id).update(secret=",".join(sealed))
+            Source.objects.filter(id=source_id).update(secret=",".join(map(seal, valid)))
             written += 1
     return written, closed
 
@@ -185,7 +153,7 @@ def _parsed(body: bytes) -> Any:
 async def feed_agent(
     run: Run | UUID | str,
     *,
-    topic: str = EVENTS,
+    topic: str = TOPIC,
     types: str = "*",
     signal: str = "new_source_item",
     group: str | None = None,
@@ -206,7 +174,7 @@ async def feed_agent(
         if tree not in (event.correlation_id, event.data.get("root")) and event.data.get("agent") != agent:
             await sync_to_async(_signal)(run_id, signal, event)
 
-    return await get_bus().subscribe(topic, send, types=types, group=group or f"agent:{run_id}", after=after)
+    return await events.get_bus().subscribe(topic, send, types=types, group=group or f"agent:{run_id}", after=after)
 
 
 def _read_run(run_id: str) -> tuple[str, str | None]:
@@ -219,6 +187,6 @@ def _signal(run_id: str, name: str, event: Event) -> None:
     payload: dict[str, Any] = event.model_dump(mode="json", include=set(Event.model_fields))
     close_old_connections()  # or a restart of the database would fail every event after it
     if items.is_full(run_id, name):
-        raise NotYet(f"run {run_id} has RAVI['SOURCE_UNREAD'] signals {name} unread")
+        raise events.NotYet(f"run {run_id} has RAVI['SOURCE_UNREAD'] signals {name} unread")
     with suppress(IllegalTransitionError):
         signals.signal(run_id, name, payload, key=f"event:{event.id}"[:64])

@@ -13,7 +13,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, users_named
 from ravi_django.models import Follow, Publication, Session
 from ravi_django.pages import formats
-from ravi_django.wings.feeds.social import follow_rows
+from ravi_django.runs.lifecycle.erasure_rows import delete_follows
 
 
 class Bound(ChoiceFilter):
@@ -90,7 +90,7 @@ class FollowAdmin(GraphAdmin):
         )
 
     def delete_model(self, request: HttpRequest, obj: Follow) -> None:
-        follow_rows.delete_follows(Follow.objects.filter(id=obj.id))
+        delete_follows(Follow.objects.filter(id=obj.id))
 
     @admin.display(description=_("conversation"))
     def conversation(self, follow: Follow) -> Any:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django_filters import FilterSet
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
 from ravi_django import access
 from ravi_django.api.base import ApiView, ApiViewSet
-from ravi_django.api.filters import FollowFilters
+from ravi_django.api.filters import AddressFilter, Form
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.kernel import InvalidInputError, SessionNotFoundError, TopicId
 from ravi_django.models import Follow, Session
 from ravi_django.people import site_rules
+from ravi_django.runs.lifecycle.erasure_rows import delete_follows
 from ravi_django.services.fields import (
     AgentField,
     ConversationField,
@@ -28,7 +30,7 @@ from ravi_django.services.fields import (
     TopicField,
     ValueField,
 )
-from ravi_django.wings.feeds.social import follow_rows, follows as social_follows, publications
+from ravi_django.wings.feeds.social import follows as social_follows, publications
 
 NAMED = [
     parameter("agent", "The agent that follows, type/key."),
@@ -72,6 +74,16 @@ class EmitSerializer(StrictSerializer):
 class EmittedSerializer(serializers.Serializer[Any]):
     message = serializers.CharField(source="message_id", help_text="The message's id")
     followers = serializers.IntegerField(help_text="Number of followers at publication")
+
+
+class FollowFilters(FilterSet):
+    agent = AddressFilter(help_text="Only follows of this agent, type/key.")
+    topic = AddressFilter(kind=TopicId, help_text="Only follows of this topic, type/source.")
+
+    class Meta:
+        model = Follow
+        fields: list[str] = []
+        form = Form
 
 
 class FollowViewSet(ApiViewSet):
@@ -129,7 +141,7 @@ class FollowViewSet(ApiViewSet):
     @documented("follows_delete", ok={204: None}, errors=[403, 404])
     def destroy(self, request: Any, id: UUID) -> Response:
         """End a follow. Undelivered messages are dropped."""
-        follow_rows.delete_follows(self.get_queryset().filter(id=self.get_object().id))
+        delete_follows(self.get_queryset().filter(id=self.get_object().id))
         return Response(status=204)
 
 

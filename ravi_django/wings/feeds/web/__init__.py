@@ -1,0 +1,1 @@
+"""The pages and endpoints of feeds: the API, the admin, the doctor's findings."""

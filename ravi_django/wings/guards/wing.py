@@ -1,0 +1,5 @@
+"""What this wing registers."""
+
+from ravi_django.wing import Wing
+
+WING = Wing(name="guards")

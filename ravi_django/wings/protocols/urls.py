@@ -1,0 +1,20 @@
+"""Addresses of other protocols."""
+
+from typing import Any
+
+from django.urls import path, re_path
+
+from ravi_django.wings.protocols.agui import AguiView
+from ravi_django.wings.protocols.openai import ChatView, ModelsView, NoEndpointView
+from ravi_django.wings.protocols.responses import ResponsesView
+
+
+def routes(router: Any) -> list[Any]:
+    return [
+        path("agui/<str:type>/<str:key>/", AguiView.as_view(), name="agui"),
+        path("agui/<str:namespace>/<str:type>/<str:key>/", AguiView.as_view(schema=None), name="agui-in-namespace"),
+        path("v1/models", ModelsView.as_view(), name="v1-models"),
+        path("v1/chat/completions", ChatView.as_view(), name="v1-chat"),
+        path("v1/responses", ResponsesView.as_view(), name="v1-responses"),
+        re_path(r"^v1/", NoEndpointView.as_view(), name="v1-nothing"),
+    ]
