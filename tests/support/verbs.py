@@ -206,11 +206,11 @@ calls.builtin.read_result: results_aligned=_aligned results_blob=_blob results_m
     results_part=_part ReadResultTool RESULTS_STEP=_STEP
 calls.tools.call: may_be_late=_may_be_late
 calls.tools.pauses: MAX_PAUSES
-calls.tools.promises: tool_promises_on_a_thread=on_a_thread
+calls.tools.guarantees: tool_on_a_thread=on_a_thread
 calls.tools.results: BLOB_BYTES is_small result_of
-calls.tools.running: tool_running_connections=connections GRACE_S
+calls.tools.execute: tool_connections=connections GRACE_S
 calls.tools.uncertain: LOST_S
-calls.tools.threads: tool_threads_hanging=hanging LOST_PER_THREAD ToolThreads
+calls.tools.tool_threads: tool_threads_hanging=hanging LOST_PER_THREAD ToolThreads
 services.openings: Credential openings_look=look openings_lost=lost openings_open=_open Opening
     tickets_issue=issue_ticket tickets_take=take_ticket
 tasks: tasks_serves=_serves tasks_start=_start tasks_stop_claiming=_stop_claiming

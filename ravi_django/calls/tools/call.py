@@ -1,5 +1,5 @@
-"""A journaled tool call. `promises` has the effect of a crash on it, `running` its code's execution, `results` its
-result, and `lease/caps.py` the limits of a run.
+"""A journaled tool call. `guarantees.py` decides what a crash means for it, `execute.py` runs the tool's code,
+`results.py` converts the result, and `lease/caps.py` has the limits of a run.
 
 A handoff tool returns the next agent, as text for the model and as a value for the agent's code.
 """
@@ -14,9 +14,9 @@ from pydantic_core import from_json
 
 from ravi_django.calls.middleware import chain
 from ravi_django.calls.tools import pauses, results
-from ravi_django.calls.tools.promises import perform
+from ravi_django.calls.tools.execute import scope_below
+from ravi_django.calls.tools.guarantees import perform
 from ravi_django.calls.tools.results import error as error_result, happened, is_small
-from ravi_django.calls.tools.running import scope_below
 from ravi_django.calls.tools.uncertain import decided
 from ravi_django.engine.journal.entries import Entry, Recorded, as_recorded, encode
 from ravi_django.engine.lease import caps

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from ravi_django.agents.tools.delegate import outcome_as_result, without_late_reply
+from ravi_django.calls.tools.execute import place_after
 from ravi_django.calls.tools.results import error as error_result
-from ravi_django.calls.tools.running import place_after
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.journal.replay import ARGUMENTS
 from ravi_django.engine.lease import caps

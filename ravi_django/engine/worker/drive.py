@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.db import DataError
 
-from ravi_django.calls.tools.threads import ToolThreads
+from ravi_django.calls.tools.tool_threads import ToolThreads
 from ravi_django.conf import conf
 from ravi_django.engine.db.threads import DatabaseThreads, may_pass
 from ravi_django.engine.journal import bodies

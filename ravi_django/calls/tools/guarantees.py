@@ -1,4 +1,4 @@
-"""The three promises about a crash between the effect and its row; see `Effect`."""
+"""What a crash between a tool's effect and its row means: one guarantee for each value of `Effect`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError, connections
 
 from ravi_django.calls.llm.errors import error_text
+from ravi_django.calls.tools.execute import ToolEndedOddly, execute, is_pause, on_a_thread, scope_below
 from ravi_django.calls.tools.pauses import PauseRefused
 from ravi_django.calls.tools.results import error as _error, fit, happened, limit_of, result_of
-from ravi_django.calls.tools.running import ToolEndedOddly, execute, is_pause, on_a_thread, scope_below
-from ravi_django.calls.tools.threads import NoThreadLeft
+from ravi_django.calls.tools.tool_threads import NoThreadLeft
 from ravi_django.calls.tools.uncertain import decide
 from ravi_django.conf import conf
 from ravi_django.db import transaction
