@@ -158,9 +158,9 @@ def _start() -> None:
 @worker_shutting_down.connect
 def _stop_claiming(**kwargs: Any) -> None:
     from ravi_django.engine.worker import worker
-    from ravi_django.runs import background
+    from ravi_django.runs import background_tasks
 
-    background.stop()
+    background_tasks.stop()
     if worker._worker is not None:
         worker._worker.stop_claiming()
 

@@ -22,7 +22,7 @@ from ravi_django.agents.tools.schemas import check_schema
 from ravi_django.engine.journal.entries import Entry, Recorded, as_recorded
 from ravi_django.engine.lease import paths
 from ravi_django.engine.lease.appender import Write
-from ravi_django.engine.lease.gate import NotStanding, Stop
+from ravi_django.engine.lease.gate import StickyRevoked, Stop
 from ravi_django.engine.lease.state import RunState
 from ravi_django.kernel import Addressees, DeterminismError, HumanInput, InvalidInputError, Risk, Tool
 from ravi_django.kernel.json_values import check_json, storable
@@ -264,7 +264,7 @@ async def _by_sticky_decision(
             try:
                 await effects.record(entry, partial(sticky.use_sticky, decision=prior, request=request))
                 return decision
-            except NotStanding:
+            except StickyRevoked:
                 pass  # revoked meanwhile: look again
 
 

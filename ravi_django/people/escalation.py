@@ -50,7 +50,7 @@ def escalate(request_id: UUID | str) -> bool:
             HumanRequest.objects.filter(id=request.id, version=request.version).update(escalates_at=None)
             return False
         request.asked_at = now
-        requests.place_at(request, *step)
+        requests.address_step(request, *step)
         if not _changed(request, "escalates_at", "level", "to", "asked_at"):
             return False
         record(request, "escalated", request.run, {"from": before, "level": request.level})

@@ -22,13 +22,13 @@ from ravi_django.conf import conf
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.lease.appender import Write
 from ravi_django.engine.lease.facts import REPLY, of_person
-from ravi_django.engine.lease.gate import NotDue, TooManyRequests, Wait
+from ravi_django.engine.lease.gate import NotExpired, TooManyRequests, Wait
 from ravi_django.engine.lease.state import RunState
 from ravi_django.engine.lease.waits import check_name, moment, payload_of
 from ravi_django.kernel import Addressees, HumanInput, InvalidInputError
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.json_values import storable
-from ravi_django.live.streams.frames import request_shown
+from ravi_django.live.streams.frames import request_as_json
 from ravi_django.live.streams.hidden import MARK, without_owner
 from ravi_django.models import HumanRequest, Run, uuid7
 from ravi_django.people import rights, rows as people_rows, site_rules
@@ -91,7 +91,7 @@ def new(
     request.arguments_hash = hash_of(request.arguments)
     limits = [expires_at, None if recipients.within is None else present + timedelta(seconds=recipients.within)]
     request.expires_at = min((limit for limit in limits if limit is not None), default=None) if expires else None
-    place_at(request, 0, _begins(request, present))
+    address_step(request, 0, _begins(request, present))
     return request
 
 
@@ -130,7 +130,7 @@ def place_first(request: HumanRequest, present: datetime) -> bool:
     level = _first(request)
     if level:
         steps, begins = request.steps or [], _begins(request, present)
-        place_at(request, level, begins)
+        address_step(request, level, begins)
         if request.expires_at is not None and steps[-1]["within"]:
             left = timedelta(seconds=sum(step["within"] for step in steps[level:]))
             request.expires_at = min(request.expires_at, begins + left)
@@ -158,7 +158,7 @@ def _begins(request: HumanRequest, present: datetime) -> datetime:
     return present if request.not_before is None else max(present, request.not_before)
 
 
-def place_at(request: HumanRequest, level: int, begins: datetime) -> None:
+def address_step(request: HumanRequest, level: int, begins: datetime) -> None:
     """Address it to the step of that level, whose time begins at `begins`."""
     request.level, request.to = level, (request.steps or [])[level]["to"]
     request.escalates_at = end_of(request, level, begins)
@@ -180,7 +180,7 @@ def begin_anew(request: HumanRequest, present: datetime) -> None:
     request.asked_at = None
     request.status, request.answered_at = Status.PENDING, None
     if request.steps:
-        place_at(request, _first(request) or 0, _begins(request, present))
+        address_step(request, _first(request) or 0, _begins(request, present))
 
 
 def hash_of(arguments: Any) -> str:
@@ -205,9 +205,8 @@ async def announce(
     effects: Effects, request: HumanRequest, name: str, write: Write | None = None, trace: Any = None
 ) -> None:
     """Inside of `performing`: write the request, by `write`, in one commit with the notes and the row that opens it."""
-    entry = Entry(
-        "request.opened", journal_path(request.path, request.attempt), name, result=request_shown(request), trace=trace
-    )
+    path, result = journal_path(request.path, request.attempt), request_as_json(request)
+    entry = Entry("request.opened", path, name, result=result, trace=trace)
     effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     await effects.record(entry, write or partial(people_rows.open_request, request=request))
 
@@ -233,7 +232,7 @@ async def outcome(
 
     `call` is the path and attempt of the call, `opened` as `opened` makes it. `record` gets the answer (EXPIRED after
     the timeout, CLOSED when the request was closed without one) and commits it, by `write` where that is given. When
-    that raises NotDue, an answer was first or there is more time, and the wait continues.
+    that raises NotExpired, an answer was first or there is more time, and the wait continues.
     """
     row = effects.facts.requests.get(call)
     if row is not None and str(row.id) == opened["id"]:
@@ -253,7 +252,7 @@ async def outcome(
         answer, write = await effects.wait(Wait("request", opened["id"], met, until), call[0])
         try:
             return await record(answer, write)
-        except NotDue as error:
+        except NotExpired as error:
             until = error.until or until
         await effects.refresh()
 
@@ -345,7 +344,7 @@ async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str
             write = partial(people_rows.relay_signal, request_id=UUID(opened["id"]), signal_id=answer_or_signal[0])
             try:
                 await effects.record(Entry(KIND, path, NAME, result={"id": opened["id"], **answer}), write)
-            except NotDue:  # an answer was accepted first
+            except NotExpired:  # an answer was accepted first
                 effects.taken_signals.discard(answer_or_signal[0])  # another question of this name may take the signal
                 raise
         return answer

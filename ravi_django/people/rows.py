@@ -18,12 +18,12 @@ from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.journal.outbox import TOP_UP
 from ravi_django.engine.lease.facts import PERSONS
-from ravi_django.engine.lease.gate import NotDue, TooManyRequests
+from ravi_django.engine.lease.gate import NotExpired, TooManyRequests
 from ravi_django.kernel import ConflictError, NotFoundError
 from ravi_django.models import TERMINAL, HumanRequest, Run, Signal, Status, StickyDecision
 from ravi_django.people.records import log_entry, notify, record, record_all
 from ravi_django.people.sticky import save_sticky
-from ravi_django.runs.waking import require, touch
+from ravi_django.runs.wake import require, touch
 from ravi_django.signals import request_answered, request_closed, request_opened
 
 _OF_RUN = ("status", "agent", "session_id", "root_id", "parent_id", "owner_id", "tenant")  # read for the records
@@ -51,16 +51,16 @@ def write_request(request: HumanRequest, run: Run) -> None:
 
 @appending
 def expire_request(lease: Lease, *, request_id: UUID) -> None:
-    """Append the row of a timeout, and close the request. Raises NotDue when it has an answer, or when it has time
+    """Append the row of a timeout, and close the request. Raises NotExpired when it has an answer, or when it has time
     left by the database's clock."""
     request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
     if request.status != HumanRequest.Status.PENDING:
-        raise NotDue(None)
+        raise NotExpired(None)
     now = present()
     if request.expires_at is None or now < request.expires_at:  # our clock is ahead: look again, but not at once
-        raise NotDue(request.expires_at and max(request.expires_at, now + timedelta(milliseconds=50)))
+        raise NotExpired(request.expires_at and max(request.expires_at, now + timedelta(milliseconds=50)))
     if request.signal and has_reply(request):
-        raise NotDue(None)
+        raise NotExpired(None)
     _close(request, HumanRequest.Status.EXPIRED, lease.run)
 
 
@@ -77,13 +77,13 @@ def withdraw_request(lease: Lease, *, request_id: UUID) -> None:
 def relay_signal(lease: Lease, *, request_id: UUID, signal_id: int) -> None:
     """Append the row of a question that a signal has answered: consume the signal, and close the request.
 
-    Raises NotDue when the request was answered or closed first, or the signal is read or does not count any more.
+    Raises NotExpired when the request was answered or closed first, or the signal is read or does not count any more.
     """
     request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
     if request.status != HumanRequest.Status.PENDING:
-        raise NotDue(None)
+        raise NotExpired(None)
     if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
-        raise NotDue(None)
+        raise NotExpired(None)
     detail = {"reason": f"answered by the signal {request.signal}"}
     _close(request, HumanRequest.Status.CANCELLED, lease.run, detail)
 
@@ -182,14 +182,14 @@ def answer_request(
             reply.save(force_insert=True)  # consumed: the question waits for the answer itself
         event = "cancelled" if answer.get("action") == "cancel" else "answered"
         record(request, event, run, {"answer": answer, "by": answer.get("by", "")})
-        log_entry(request, by, words_of(answer))
+        log_entry(request, by, answer_line(answer))
         notify(request_answered, request, by=by)
         if not inside:
             touch([request.run_id])
     return not inside
 
 
-def words_of(answer: dict[str, Any]) -> str:
+def answer_line(answer: dict[str, Any]) -> str:
     """An answer in one line, for Django's log."""
     parts = [answer.get(name) for name in ("action", "outcome", "text", "reason")]
     text = ": ".join(str(part) for part in parts if part)

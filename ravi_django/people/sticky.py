@@ -19,7 +19,7 @@ from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.journal.outbox import write_audit
 from ravi_django.engine.journal.replay import ARGUMENTS, Journal, arguments_digest
 from ravi_django.engine.lease.caps import KIND as CALL
-from ravi_django.engine.lease.gate import NotStanding
+from ravi_django.engine.lease.gate import StickyRevoked
 from ravi_django.engine.lease.state import RunState
 from ravi_django.kernel import ForbiddenError, HumanInput, NotFoundError, Risk, Tool
 from ravi_django.models import AuditRecord, HumanRequest, Run, StickyDecision
@@ -135,9 +135,9 @@ def _record(name: str, key: str, decision: StickyDecision, more: dict[str, str],
 @appending
 def use_sticky(lease: Lease, *, decision: StickyDecision, request: HumanRequest) -> None:
     """Append the row of a call that the decision allows or denies, with its audit record. `request` is the request that
-    is not made. Raises NotStanding when the decision was revoked."""
+    is not made. Raises StickyRevoked when the decision was revoked."""
     if not StickyDecision.objects.select_for_update(no_key=True).filter(id=decision.id, revoked_at=None).exists():
-        raise NotStanding
+        raise StickyRevoked
     run = lease.run
     key = f"{run.id}:{run.generation}:{request.path}"
     call = {"tool": request.tool, "risk": request.risk, "arguments_hash": request.arguments_hash}

@@ -24,7 +24,7 @@ from ravi_django.engine.lease import caps, facts as lease_facts, paths
 from ravi_django.engine.lease.appender import Appender, Write, paused
 from ravi_django.engine.lease.caps import Spent
 from ravi_django.engine.lease.facts import Facts, Inbox
-from ravi_django.engine.lease.gate import Gate, NotDue, NotRecorded, NotStanding, Stop, TooManyRequests, Wait
+from ravi_django.engine.lease.gate import Gate, NotExpired, NotRecorded, StickyRevoked, Stop, TooManyRequests, Wait
 from ravi_django.engine.lease.outlet import Outlet
 from ravi_django.engine.lease.paths import inside
 from ravi_django.kernel import (
@@ -235,7 +235,7 @@ class Effects(Gate):
             first, cancelled = await self._append(self.lease, entries, turns, write)
         except (LeaseLostError, asyncio.CancelledError):
             raise
-        except (*REFUSALS, NotDue, NotStanding, TooManyRequests) as error:
+        except (*REFUSALS, NotExpired, StickyRevoked, TooManyRequests) as error:
             self.notes[:0], self.turns[:0] = entries[: len(entries) - own_rows], turns
             if isinstance(error, CancellationError):
                 self.token.cancel(error.reason)

@@ -49,7 +49,7 @@ class NotRecorded(LeaseLostError):
     """The database has refused the rows of an effect for a permanent reason."""
 
 
-class NotDue(Exception):
+class NotExpired(Exception):
     """Raised in a write's transaction: the ask must not time out now. `until`: its new deadline; None: it has ended."""
 
     def __init__(self, until: datetime | None) -> None:
@@ -57,7 +57,7 @@ class NotDue(Exception):
         super().__init__()
 
 
-class NotStanding(Exception):
+class StickyRevoked(Exception):
     """Raised in a write's transaction: the sticky decision was revoked or replaced after it was read."""
 
 

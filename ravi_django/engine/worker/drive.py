@@ -50,7 +50,7 @@ from ravi_django.runs import failures, hints
 from ravi_django.runs.catalog import specs
 from ravi_django.runs.catalog.registry import pinned_spec
 from ravi_django.runs.lifecycle import endings as lifecycle_cancel, generations
-from ravi_django.runs.lifecycle.endings import Unseen
+from ravi_django.runs.lifecycle.endings import UnreadMessages
 
 log = logging.getLogger("ravi.engine")
 
@@ -276,7 +276,7 @@ class Driver:
             await self.publisher.sent(str(lease.run.tree_id))
         try:
             settled = await self.database.call(settle.write, effects, outcome, entries, turns)
-        except Unseen:  # there is another message: any worker runs the code again
+        except UnreadMessages:  # there is another message: any worker runs the code again
             outcome, entries = Outcome(Status.PENDING), entries[:-1]
             settled = await self.database.call(settle.write, effects, outcome, entries, turns)
             settled.hints.append(lease.run_id)

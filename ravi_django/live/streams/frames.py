@@ -21,7 +21,7 @@ from ravi_django.wings.feeds.news.curation import CURATED
 ASKED = ("request", "request.closed")  # frames about a request
 
 
-def request_shown(request: HumanRequest) -> dict[str, Any]:
+def request_as_json(request: HumanRequest) -> dict[str, Any]:
     """The fields that are the same for every reader; the surfaces add run, root and agent."""
     about = request.about
     is_answered = request.status == HumanRequest.Status.ANSWERED

@@ -18,11 +18,11 @@ from ravi_django.engine.db.clock import present
 from ravi_django.engine.journal.append import append_rows, appending, store_big_values
 from ravi_django.engine.journal.entries import Entry, NewTurn, internalize
 from ravi_django.engine.journal.lease import Lease
-from ravi_django.engine.lease.gate import NotDue
+from ravi_django.engine.lease.gate import NotExpired
 from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, InboxMessage, JournalEntry, Run, Status
 from ravi_django.runs.sessions import active_root, create_run
 from ravi_django.runs.teams.slots import reached
-from ravi_django.runs.waking import append_locked, lock, require, touch
+from ravi_django.runs.wake import append_locked, lock, require, touch
 
 
 def open_ask(
@@ -109,15 +109,17 @@ def settle_asks(
 
 @appending
 def time_out_ask(lease: Lease, *, ask_id: UUID, late: str | None = None) -> None:
-    """Record that no outcome came in time. With `late`, a later reply is not a message, see `reply`. Raises NotDue when
-    an outcome has come, or when the target's tree waited for people: that time is added to the deadline."""
+    """Record that no outcome came in time. With `late`, a later reply is not a message, see `reply`.
+
+    Raises NotExpired when there is an outcome, or when the target's tree waited for people: that time is added to the
+    deadline."""
     ask = Ask.objects.select_for_update().get(id=ask_id)
     if ask.outcome is not None:
-        raise NotDue(None)
+        raise NotExpired(None)
     now = present()
     until = (ask.deadline or now) + _waited_for_people(ask, now)
     if until > now:  # with an open request it is always a moment ahead: do not look all the time
-        raise NotDue(max(until, now + timedelta(seconds=conf.SWEEP_S)))
+        raise NotExpired(max(until, now + timedelta(seconds=conf.SWEEP_S)))
     noted = {"result": {"late": late}} if late else {}
     Ask.objects.filter(id=ask_id).update(outcome=AskKind.TIMED_OUT, settled_at=clock.now(), **noted)
 

@@ -13,7 +13,7 @@ from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.journal.replay import ARGUMENTS, arguments_digest
 from ravi_django.engine.lease.appender import Write
 from ravi_django.engine.lease.effects import Effects
-from ravi_django.engine.lease.gate import NotDue, Wait
+from ravi_django.engine.lease.gate import NotExpired, Wait
 from ravi_django.engine.lease.state import RunState
 from ravi_django.engine.lease.waits import moment
 from ravi_django.kernel import AgentId, AskOutcome, InvalidInputError, KernelError, Message, NotFoundError, RunHandle
@@ -178,7 +178,7 @@ async def _settled(ctx: RunState, path: str, target: RunHandle, opened: dict[str
                 write = partial(ask_rows.time_out_ask, ask_id=UUID(opened["ask"]), late=opened.get("late"))
                 await effects.record(entry, write)
                 return _outcome(entry.result, target)
-            except NotDue as error:
+            except NotExpired as error:
                 until = error.until or until
         await effects.refresh()  # an outcome has come, or people got more time
 

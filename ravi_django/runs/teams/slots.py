@@ -24,7 +24,7 @@ from ravi_django.engine.lease.claims import skip_locked
 from ravi_django.kernel import SpawnBudget
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import TERMINAL, Run, Status
-from ravi_django.runs.waking import require
+from ravi_django.runs.wake import require
 
 TREE = 10  # by default a tree may have so many times as many live runs as runs at work
 

@@ -231,7 +231,7 @@ def test_the_time_is_the_databases(clock):
     run = drive(make_run())
     world.touch([run.id])
     lease = leased(run)
-    with pytest.raises(world.NotDue):
+    with pytest.raises(world.NotExpired):
         world.expire_request(lease, [], request_id=questions(run)[0].id)
     assert questions(run)[0].status == "pending"
 

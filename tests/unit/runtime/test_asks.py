@@ -393,7 +393,7 @@ def test_a_reply_that_came_before_the_timeout_was_recorded_counts(clock):
     lease = leased(run)
     Ask.objects.update(outcome="replied", result="just in time")
     clock.advance(61)
-    with pytest.raises(world.NotDue) as found:
+    with pytest.raises(world.NotExpired) as found:
         world.time_out_ask(lease, [Entry("ask", "x", "test/child")], ask_id=Ask.objects.get().id)
     assert found.value.until is None
     assert Ask.objects.get().outcome == "replied"

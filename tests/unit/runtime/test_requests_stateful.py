@@ -185,7 +185,7 @@ class RequestsMachine(RuleBasedStateMachine):
                 world.expire_request(lease, [self._entry("log")], request_id=asked.id)
                 asked.close("expired")
             else:
-                with pytest.raises(world.NotDue):
+                with pytest.raises(world.NotExpired):
                     world.expire_request(lease, [self._entry("log")], request_id=asked.id)
 
     @rule(asked=REQUESTS, fails=st.booleans())

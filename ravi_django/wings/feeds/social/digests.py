@@ -64,9 +64,9 @@ def deliver_due(limit: int, rights: Rights | None = None) -> DueBatch | None:
         present = due[0][1]
         looked = lock_followers([follow_id for follow_id, _ in due], rights)
         forget(FeedItem.objects.filter(follow_id__in=looked.refused), "nobody may be given them any more")
-        chosen, letters = _letters({one.follower.id: one for one in looked.allowed})
+        chosen, messages = _messages({one.follower.id: one for one in looked.allowed})
         deliveries = [
-            Delivery(one.follower, letters[one.follower.id]) for one in looked.allowed if one.follower.id in letters
+            Delivery(one.follower, messages[one.follower.id]) for one in looked.allowed if one.follower.id in messages
         ]
         result = deliver(deliveries)
         result.failed |= {one.follower.id: UnknownAgent(one.follower.agent) for one in looked.unknown}
@@ -84,7 +84,7 @@ def _due(limit: int) -> list[tuple[UUID, datetime]]:
     return list(rows.annotate(present=clock.now()).order_by("due").values_list("follow_id", "present")[:limit])
 
 
-def _letters(follows: Mapping[UUID, LockedFollow]) -> tuple[dict[UUID, list[Item]], dict[UUID, FollowerMessage]]:
+def _messages(follows: Mapping[UUID, LockedFollow]) -> tuple[dict[UUID, list[Item]], dict[UUID, FollowerMessage]]:
     """The items that each follow gets now, and their message. What is too much for one message, or for one
     transaction, stays for the next."""
     waiting = _items(follows)
@@ -100,17 +100,17 @@ def _letters(follows: Mapping[UUID, LockedFollow]) -> tuple[dict[UUID, list[Item
             break
     rows = published.in_bulk({item.publication_id for items in chosen.values() for item in items})
     made: dict[tuple[Any, ...], FollowerMessage] = {}
-    letters = {}
+    messages = {}
     for follow_id, items in chosen.items():
         ids, follow = [item.publication_id for item in items], follows[follow_id]
         if len(ids) == 1 and not ((follow.every_s or follow.dropped) and sizes[ids[0]] <= _room()):
-            letters[follow_id] = letter_of(rows[ids[0]])
+            messages[follow_id] = message_of(rows[ids[0]])
             continue
         key = (follow.dropped, *ids)
         if key not in made:
             made[key] = digest_of([rows[one] for one in ids], follow.dropped)
-        letters[follow_id] = made[key]
-    return chosen, letters
+        messages[follow_id] = made[key]
+    return chosen, messages
 
 
 def _items(follow_ids: Iterable[UUID]) -> dict[UUID, list[Item]]:
@@ -141,7 +141,7 @@ def _fitting(items: list[Item], sizes: Mapping[UUID, int]) -> tuple[list[Item], 
     return items, size
 
 
-def letter_of(publication: Publication) -> FollowerMessage:
+def message_of(publication: Publication) -> FollowerMessage:
     """The message of one publication alone."""
     return FollowerMessage(publication.id.hex, publication.body, publication.run_id)
 

@@ -3,7 +3,7 @@ per session where one is given; a unique constraint guards it against calls at t
 
 A run's row is locked before a follow's, here as in the fan-out.
 
-Only the oldest item of a follow has a due time; the others are BEHIND it. So postponing a follow changes one row,
+Only the oldest item of a follow has a due time; the others have NOT_NEXT. So postponing a follow changes one row,
 however many items wait. Removing the oldest item makes the next one due, under the lock of the follow's row.
 """
 
@@ -130,7 +130,7 @@ log = logging.getLogger("ravi.fan_out")
 
 T = TypeVar("T")
 
-BEHIND = datetime(9999, 1, 1, tzinfo=UTC)
+NOT_NEXT = datetime(9999, 1, 1, tzinfo=UTC)  # due time of an item that waits for an older one
 MOST = 1_000  # items that wait for one follow
 
 
@@ -160,7 +160,7 @@ def put_off(follow_ids: Iterable[UUID], until: datetime) -> None:
 def move_up(follow_ids: Collection[UUID], present: datetime) -> None:
     """Make the oldest remaining item of each follow due. The caller has locked the follows."""
     ids = Follow.objects.filter(id__in=follow_ids).values_list(_of_oldest("id"), flat=True)
-    FeedItem.objects.filter(id__in=list(ids), due_at=BEHIND).update(due_at=present)
+    FeedItem.objects.filter(id__in=list(ids), due_at=NOT_NEXT).update(due_at=present)
 
 
 def _of_oldest(field: str) -> Subquery:
@@ -226,7 +226,7 @@ class LockedFollow:
     def due_at(self, present: datetime) -> datetime | None:
         """When it gets something that is published now; None: at once."""
         if self.items_at is not None:
-            return BEHIND if self.items_at < BEHIND else present
+            return NOT_NEXT if self.items_at < NOT_NEXT else present
         if self.every_s and self.last_at is not None:
             at = self.last_at + timedelta(seconds=self.every_s)
             return at if at > present else None

@@ -16,7 +16,7 @@ from ravi_django.kernel import AgentId, AgentNotFoundError, DataPayload, Invalid
 from ravi_django.models import ACTIVE, Run, Session, Signal, Source, Status, uuid7
 from ravi_django.runs import hints
 from ravi_django.runs.sessions import create_run, create_session
-from ravi_django.runs.waking import touch
+from ravi_django.runs.wake import touch
 from ravi_django.wings.feeds.fetching.adapter import Item
 from ravi_django.wings.feeds.sources import items as source_items
 from ravi_django.wings.feeds.sources.items import Unread, carry, full_sources, take_first, unread_in
