@@ -1,4 +1,4 @@
-"""What operators look up, read-only: the audit log, and the processes that drive runs."""
+"""Read-only lists for operators: the audit log, and the worker processes."""
 
 from __future__ import annotations
 

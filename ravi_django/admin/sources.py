@@ -82,7 +82,7 @@ class SourceForm(OwnedForm):
         super()._post_clean()  # type: ignore[misc]
         if self.errors:
             return
-        for field, fault in adding.faults_of(self.instance):
+        for field, fault in adding.errors_of(self.instance):
             self.add_error(field if field in self.fields else None, fault)
         if not self.errors and {"agent", "owner"}.intersection(self.changed_data):
             try:

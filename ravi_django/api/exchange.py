@@ -1,4 +1,4 @@
-"""What the endpoints of other protocols share: one exchange, as a stream or as one answer after a wait."""
+"""Shared by the endpoints of other protocols: one exchange, as a stream or as one answer after a wait."""
 
 from __future__ import annotations
 

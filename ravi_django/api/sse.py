@@ -64,8 +64,8 @@ async def relay(
     encode: Callable[[T], bytes],
     fault: Callable[[bool], bytes] = lambda is_slow: b"",
 ) -> AsyncGenerator[bytes]:
-    """What is found, encoded, until it ends or the stream is revoked. Waits on the event loop, without a thread. After
-    a failure the stream ends with `fault(False)`; after a client took nothing for SLOW_S, with `fault(True)`."""
+    """The encoded items of `source`, until it ends or the stream is revoked. Waits on the event loop, without a thread.
+    After a failure the stream ends with `fault(False)`; after a client took nothing for SLOW_S, with `fault(True)`."""
     try:
         async with watched(open_stream), aclosing(source), aclosing(with_pauses(source, KEEP_ALIVE_S)) as coming:
             yield OPENING

@@ -1,4 +1,4 @@
-"""What an adapter of a site needs: the item, the result of a poll and its error. Guide: docs/sources.md."""
+"""For adapters of a site: the item, the result of a poll and its error. Guide: docs/sources.md."""
 
 from ravi_django.wings.feeds.fetching.adapter import Item, Polled, SourceError
 

@@ -1,4 +1,4 @@
-"""Change the address of a request: a step's time is up, or a person reassigns it.
+"""Change the address of a request: after the time of a step, or when a person reassigns it.
 
 The times of the steps follow each other, beginning when the request opens. A step without a recipient is skipped: the
 next one gets its time too. A late sweep asks the step whose time it is. After the last step its address stays until the

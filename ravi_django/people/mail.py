@@ -83,7 +83,9 @@ def token_of(request: HumanRequest, user: Any) -> str:
 
 
 def parts_of(token: str) -> list[Any]:
-    """What `token_of` has signed, without a query. Raises NotFoundError for a wrong signature, and ExpiredLinkError."""
+    """The values that `token_of` has signed, without a query.
+
+    Raises NotFoundError for a wrong signature, and ExpiredLinkError."""
     try:
         return list(_signer().unsign_object(token, max_age=conf.REQUEST_LINK_S))
     except SignatureExpired:

@@ -1,4 +1,5 @@
-"""Requests to people, from the making to the answer: questions, approvals, input of tools, uncertain calls, budgets.
+"""Requests to people, from their creation to the answer: questions, approvals, input of tools, uncertain calls,
+budgets.
 
 `new` makes one, `announce` opens it in the commit of its journal row, `outcome` waits for the answer or the timeout.
 """
@@ -197,7 +198,7 @@ def journal_path(path: str, attempt: int = 1) -> str:
 
 
 def opened(request: HumanRequest) -> dict[str, Any]:
-    """What the row of the call keeps of its request, for `outcome`."""
+    """The request's fields in the row of the call, for `outcome`."""
     return {"id": str(request.id), "until": request.expires_at and request.expires_at.isoformat()}
 
 

@@ -51,7 +51,7 @@ class ClientMessage:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What the client wants: one of the two is empty."""
+    """The input of the client: either `blocks` or `answers` is empty."""
 
     blocks: list[dict[str, Any]]  # content blocks of a message
     answers: list[ClientMessage]

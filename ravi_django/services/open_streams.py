@@ -246,8 +246,8 @@ def parts_of(origin: str) -> tuple[str, str, int]:
 
 
 def issue_ticket(user: Any, credential: Credential | None = None) -> tuple[str, datetime]:
-    """A new ticket of `user` and its expiry, TICKET_S from now. Only its hash is stored. What it opens
-    belongs to `credential`, which requested it and is stored encrypted."""
+    """A new ticket of `user` and its expiry, TICKET_S from now. Only its hash is stored. Its streams
+    belong to `credential`, which requested it and is stored encrypted."""
     ticket = secrets.token_urlsafe(32)
     times = {"expires_at": clock.after(TICKET_S), "ends_at": clock.after(MOST_S)}
     sealed = seal(json.dumps(credential)) if credential else None

@@ -169,7 +169,7 @@ wings.feeds.social.follow_rows: add_follow follower_of follows_known=known FOLLO
 wings.feeds.social.follow_rows: being_changed
 wings.feeds.social.follows: follow followers
 wings.feeds.social.publications: create_publication emit MAX_HOPS scope_of
-wings.feeds.sources.adding: add_source source_rules_faults=faults_of WRITTEN_HERE
+wings.feeds.sources.adding: add_source source_errors=errors_of WRITTEN_HERE
 wings.feeds.sources.webhooks: feed_agent
 wings.feeds.sources.delivery: delivery_carry=carry DELIVERY_GONE=GONE deliver_items=deliver deliver_unread Delivery
     DELIVERY_UNREAD=UNREAD UNREAD_S

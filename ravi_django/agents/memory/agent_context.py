@@ -332,7 +332,7 @@ async def persist_turns(
     """Store a run's turns. The first is the run's turn `start`, or follows the turns stored before. Storing a turn
     again is a no-op.
 
-    All agents of the session read the turns at the places `shared`, if the history can share. None: in a root run the
+    All agents of the session read the turns at the indexes `shared`, if the history can share. None: in a root run the
     words of its person and the last text without tool calls.
     """
     counter = _task_turns.get()
@@ -345,8 +345,10 @@ async def persist_turns(
         options: dict[str, Any] = {}
         is_kept = cfg.retention is HistoryRetention.PERMANENT  # others must not read what the end of the run deletes
         if is_kept and getattr(cfg.stores, "shares", False) and _is_root(_task_ctx.get()):
-            places = _known_indexes(new_turns) if shared is None else shared
-            options["shared"] = {p for p in places if _sharer(_task_ctx.get(), agent_id, new_turns[p]) == str(agent_id)}
+            indexes = _known_indexes(new_turns) if shared is None else shared
+            options["shared"] = {
+                i for i in indexes if _sharer(_task_ctx.get(), agent_id, new_turns[i]) == str(agent_id)
+            }
         await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start, **options)
 
 

@@ -245,8 +245,8 @@ class ReActAgent:
         )
 
     async def _ask(self, run: _Run, thread: Thread, options: GenerationOptions) -> ModelResponse:
-        """The model's answer. After one that was cut off or is empty the model is told so, once. A paused one is a turn
-        of its own, which the model continues."""
+        """The model's answer. If it was cut off or is empty, one more request says so to the model, once. A paused
+        answer is a separate turn, which the model continues."""
         hints: list[ChatMessage] = []
         pauses = 0
         while True:

@@ -146,7 +146,7 @@ class LiteLLMModel:
         yield self._response(litellm, collector, messages)
 
     def fault(self, variables: Collection[str] | None = None) -> names.Fault | None:
-        """What is wrong with the name, or with the key where only `variables` are set (None: those of this process).
+        """An error of the name, or of the key where only `variables` are set (None: those of this process).
         None where only litellm can know it. Does not import litellm."""
         if self._api_base or _ROUTES & self.params.keys() or "USE_LITELLM_PROXY" in os.environ:
             return None

@@ -1,4 +1,5 @@
-"""The rehearsal model's rules: they map a conversation to text or tool calls. Arithmetic is found, not computed."""
+"""The rehearsal model's rules: they map a conversation to text or tool calls. They recognize arithmetic; they do not
+compute it."""
 
 from __future__ import annotations
 

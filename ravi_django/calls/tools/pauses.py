@@ -1,8 +1,8 @@
 """A tool that returns a pause. One commit closes its attempt and opens the request or ask that it waits for. The call
 continues as the next attempt, with the outcome.
 
-Calls of an attempt keep their places: after the pause of attempt 2 they are numbered below `…/~2.`. So code that reacts
-differently to another answer does not meet the calls of the attempt before.
+The calls of an attempt have paths of their own: after the pause of attempt 2 they are numbered below `…/~2.`. So code
+that reacts differently to another answer never gets the results of the attempt before.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
 
 
 def _reported(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
-    """What an agent's code itself says about its progress."""
+    """The progress that an agent's code reports."""
     if entry.kind == "log":
         return [_step(AgentStep.DONE, {"item": entry.result or {}})] if entry.name == CURATED else []
     report = (entry.result or {}).get("progress")

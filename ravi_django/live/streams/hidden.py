@@ -65,7 +65,7 @@ def _marked(block: ToolUseBlock, tools: ToolRegistry) -> ToolUseBlock:
 
 
 def without_owner(addressees: Addressees) -> Addressees:
-    """Ask the staff instead of the owner, from whom the call is hidden."""
+    """The call is hidden from its owner: ask the staff instead."""
     steps = tuple(step.model_copy(update={"to": "staff"}) if step.to == "owner" else step for step in addressees.steps)
     return addressees.model_copy(update={"steps": steps})
 
@@ -145,7 +145,7 @@ def hides(request: HumanRequest, user: Any, may_answer: bool) -> bool:
 
 
 def request_without_hidden(request: dict[str, Any]) -> dict[str, Any]:
-    """A request to people, for a user from whom it is hidden."""
+    """A request without its hidden values, for a user who may not see them."""
     answer = request.get("answer")
     decision = answer and {name: answer[name] for name in _DECISION if name in answer}
     lost = dict.fromkeys(("arguments", "choices", "questions"))

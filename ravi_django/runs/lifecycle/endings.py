@@ -1,6 +1,5 @@
-"""The end of a run and of all that ends with it: the asks of it, its requests to people, and its children. A
-cancellation locks the run, raises its epoch and adds a row: its writer holds no lease.
-"""
+"""End a run, with its asks, its requests to people and its children. A cancellation locks the run, raises its epoch and
+adds a row: its writer holds no lease."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _split(ctx: RunState, answers: Message | None) -> tuple[Message, list[Messag
         index = next((index for index, message in enumerate(messages_read) if message.id == answers.id), -1)
     if not messages_read or index < 0:
         raise InvalidInputError(
-            "answers is a message of the run's inbox; a run that was given none has nobody to answer", field="answers"
+            "answers must be a message of the run's inbox; this run has no message to answer", field="answers"
         )
     return messages_read[index], [message for message in messages_read[index + 1 :] if message.id not in ctx.answered]
 
@@ -289,7 +289,7 @@ def _is_occupied(run: Run, agent: str) -> bool:
 
 
 def _unread(run: Run) -> tuple[list[tuple[str, dict[str, Any]]], int]:
-    """The messages that no code was given yet (name, body), and the id of the run's last message. A new delivery waits
+    """The messages that no code has read (name, body), and the id of the run's last message. A new delivery waits
     for the run's lock."""
     upto = Run.objects.values_list("read_upto", flat=True).get(id=run.id)
     rows = list(InboxMessage.objects.filter(run_id=run.id, id__gt=upto).order_by("id"))

@@ -5,7 +5,7 @@ its children. A child that finds no free slot is pending with `awaits_slot`: no 
 frees a slot gives it to such a run, and the lock of the root puts these transactions in order. So a tree with a free
 slot has no run that awaits one.
 
-A run that wakes up takes a slot at once, also in a full tree: then the next free slots are given to nobody.
+A run that wakes up takes a slot at once, also in a full tree: then the next free slots stay unused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Child runs: `ctx.spawn` and their rows. `slots` says which of them begin at once."""
+"""Child runs: `ctx.spawn` and their rows. `slots.py` decides which of them begin at once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Give many followers a message each, in the caller's transaction: a live run gets it, an idle agent gets a new run.
 
-Nothing here waits for a lock: a run, session or follow that somebody else has locked is left for later. So a fan-out
-blocks nobody and cannot deadlock. Runs are locked in the order of their ids, then sessions. What was read before a lock
-is read again after it.
+Nothing here waits for a lock: a run, session or follow that another transaction has locked is left for later. So a
+fan-out blocks no other transaction and cannot deadlock. Runs are locked in the order of their ids, then sessions. Rows
+that were read before a lock are read again after it.
 
 A follower has one home conversation for all its topics, even when several fan-outs reach it at the same moment.
 """
@@ -95,14 +95,14 @@ def _deliver_at_once(deliveries: Sequence[Delivery]) -> DeliveryResult:
     result.busy += homes.busy
     live, idle = _targets(_with_homes(deliveries, homes))
     to_live = _still_live(live, result)
-    to_new = _places(idle, result)
+    to_new = _new_runs(idle, result)
     result.woken = [*delivery_rows.to_live_runs(to_live), *delivery_rows.to_new_runs(to_new)]
-    places = {one.follow_id: one.session_id for one in to_live} | {one.follow_id: one.session_id for one in to_new}
-    delivery_rows.note_delivered(places)
-    firsts = {first: places[follow_id] for follow_id, first in homes.first.items() if follow_id in places}
-    moved = [Follow(id=first, home_id=home) for first, home in firsts.items() if first not in places]
+    session_ids = {one.follow_id: one.session_id for one in to_live} | {one.follow_id: one.session_id for one in to_new}
+    delivery_rows.note_delivered(session_ids)
+    firsts = {first: session_ids[follow_id] for follow_id, first in homes.first.items() if follow_id in session_ids}
+    moved = [Follow(id=first, home_id=home) for first, home in firsts.items() if first not in session_ids]
     Follow.objects.bulk_update(moved, ["home_id"], batch_size=500)  # where their other follows look for it
-    result.delivered = list(places)
+    result.delivered = list(session_ids)
     return result
 
 
@@ -137,9 +137,9 @@ def _runs_in_homes(deliveries: Sequence[Delivery], statuses: Sequence[Status]) -
 
 
 def _roots_in(
-    places: Collection[Any], agents: Collection[str], statuses: Sequence[Status]
+    session_ids: Collection[Any], agents: Collection[str], statuses: Sequence[Status]
 ) -> Iterable[tuple[Any, ...]]:
-    rows = Run.objects.filter(session_id__in=places, agent__in=agents, parent=None, status__in=statuses)
+    rows = Run.objects.filter(session_id__in=session_ids, agent__in=agents, parent=None, status__in=statuses)
     rows = rows.exclude(status=Status.QUEUED, wake_at__isnull=False)  # it starts at its own time
     return rows.order_by("-created_at", "-id").values_list(
         "id", "session_id", "agent", "owner_id", "tenant"
@@ -193,7 +193,7 @@ def _still_live(live: Sequence[tuple[Delivery, UUID]], result: DeliveryResult) -
     return to_live
 
 
-def _places(idle: Sequence[Delivery], result: DeliveryResult) -> list[ToNew]:
+def _new_runs(idle: Sequence[Delivery], result: DeliveryResult) -> list[ToNew]:
     """Where the runs of idle agents begin: in the follower's home, which is locked then, or in a new session."""
     wanted = {one.follower.home_id for one in idle if one.follower.home_id is not None}
     rows = Session.objects.filter(id__in=wanted).order_by("id").select_for_update(skip_locked=True, no_key=True)
@@ -211,7 +211,7 @@ def _places(idle: Sequence[Delivery], result: DeliveryResult) -> list[ToNew]:
         if (*thread, one.owner_id, one.tenant) in resting:
             result.later.append(one.id)
             continue
-        status = Status.QUEUED if thread in taken else Status.PENDING  # behind somebody else's
+        status = Status.QUEUED if thread in taken else Status.PENDING  # behind another run
         if one.home_id is not None:
             taken[thread] = [one.owner_id, one.tenant]
         to_new.append(

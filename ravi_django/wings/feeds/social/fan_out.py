@@ -1,10 +1,10 @@
 """Deliver a publication to its followers, batch by batch in the order of their ids.
 
 Each batch is one transaction that also records how far it has come. After a crash the next batch begins there: no
-follower is skipped, and none gets it twice. The publications of one topic are delivered one after the other, the
-oldest first. A hint starts it, and the sweep finds what hints missed.
+follower is skipped, and none gets it twice. The publications of one topic are delivered one after the other, the oldest
+first. A hint starts the fan-out; the sweep starts it if the hint was lost.
 
-A follower that cannot take it now gets a FeedItem that is due later: nobody waits for it.
+A follower that cannot take the message now gets a FeedItem that is due later. The other followers do not wait for it.
 """
 
 from __future__ import annotations
@@ -97,16 +97,16 @@ def _deliver(publication: Any, size: int, rights: Rights | None) -> Batch:
     known = _delivered_to_live_runs(publication, message, size, rights) if postgres.in_use() else None
     window = _next(publication, size) if known is None else known.left
     upto = (window[-1] if window else None) if known is None else known.upto
-    looked = lock_followers(window, rights)
-    publishers = {one.follower.id for one in looked.locked if _is_publisher(publication, one.follower)}
-    waits = ((one.follower.id, one.due_at(publication.present)) for one in looked.locked)
+    checked = lock_followers(window, rights)
+    publishers = {one.follower.id for one in checked.locked if _is_publisher(publication, one.follower)}
+    waits = ((one.follower.id, one.due_at(publication.present)) for one in checked.locked)
     later = {follow_id: due for follow_id, due in waits if due is not None and follow_id not in publishers}
     skipped = publishers.union(later)
-    result = deliver([Delivery(one.follower, message) for one in looked.allowed if one.follower.id not in skipped])
-    unknown = {one.follower.id: UnknownAgent(one.follower.agent) for one in looked.unknown}
+    result = deliver([Delivery(one.follower, message) for one in checked.allowed if one.follower.id not in skipped])
+    unknown = {one.follower.id: UnknownAgent(one.follower.agent) for one in checked.unknown}
     result.failed |= {follow_id: error for follow_id, error in unknown.items() if follow_id not in skipped}
-    result.later += [one.follower.id for one in looked.undecided if one.follower.id not in skipped]
-    ids = looked.ids
+    result.later += [one.follower.id for one in checked.undecided if one.follower.id not in skipped]
+    ids = checked.ids
     result.busy += being_changed(follow_id for follow_id in window if follow_id not in ids)
     _set_all_aside(publication, later, result)
     drop_oldest(list(later), publication.present)
@@ -118,7 +118,7 @@ def _deliver(publication: Any, size: int, rights: Rights | None) -> Batch:
         delivered=F("delivered") + delivered + waiting,
         done_at=clock.now() if done else None,
     )
-    overdue = (one.items_at is not None and one.items_at <= publication.present for one in looked.allowed)
+    overdue = (one.items_at is not None and one.items_at <= publication.present for one in checked.allowed)
     at_once = bool(result.busy) or any(overdue)
     woken = [*(known.woken if known else ()), *result.woken]
     return Batch(publication.id, delivered, waiting, at_once, done, woken)
