@@ -16,7 +16,7 @@ from benchmarks.stack import Stack
 from project.process import ProcessError, wait_until
 from ravi_django.kernel import Message
 from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, Status, uuid7
-from ravi_django.runs import waking
+from ravi_django.runs import wake
 from ravi_django.wings.feeds.social import fan_out, follow_rows, follows, publications
 from ravi_django.wings.feeds.social.fan_out import deliver_batch
 
@@ -134,7 +134,7 @@ def _one_by_one(runs: list[Run]) -> float:
             with transaction.atomic():
                 Run.objects.select_for_update(no_key=True).filter(id=run.id).values_list("status").get()
                 InboxMessage.objects.create(run_id=run.id, message_id=body["id"], name="new_feed_item", body=body)
-                waking.touch([run.id])
+                wake.touch([run.id])
 
     return _timed(lambda: deliver) / len(runs)
 

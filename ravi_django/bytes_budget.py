@@ -13,7 +13,7 @@ from ravi_django.conf import conf
 
 
 class BytesBudget:
-    """At most `limit` bytes at once, for all threads and event loops. What is taken is given back as a whole."""
+    """At most `limit` bytes at once, for all threads and event loops. An amount is returned as a whole."""
 
     def __init__(self, limit: int | Callable[[], int]) -> None:
         self._limit = limit

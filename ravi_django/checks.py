@@ -121,7 +121,7 @@ def _numbers() -> list[CheckMessage]:
 
 
 def _origins() -> list[str]:
-    from ravi_django.services.openings import parts_of
+    from ravi_django.services.open_streams import parts_of
 
     origins = conf.SOCKET_ORIGINS
     if not isinstance(origins, list | tuple):

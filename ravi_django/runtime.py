@@ -1,4 +1,7 @@
-"""How a run lives. The way in: `lifecycle/submit.py`, `worker/drive.py` and `journal/append.py`."""
+"""Submit runs, register agents, and execute runs.
+
+Read first: `lifecycle/submit.py`, `worker/drive.py` and `journal/append.py`.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -127,13 +127,13 @@ def _start() -> None:
     import but its own model's."""
     from ravi_django.calls.llm import warm
     from ravi_django.engine.worker.worker import get_worker, start_line
-    from ravi_django.runs.catalog.agent_models import log_faults, uses_litellm
+    from ravi_django.runs.catalog.agent_models import log_errors, uses_litellm
 
     worker = get_worker()
     gc.collect()
     gc.freeze()  # a full collection over all imported modules would stall every run for half a second
     worker.keep_looking()
-    log_faults()
+    log_errors()
     try:
         log.info("%s", start_line(worker.engine, f"queue {conf.QUEUE}"), extra={"action": "worker.start"})
         if uses_litellm():
@@ -148,9 +148,9 @@ def _start() -> None:
 @worker_shutting_down.connect
 def _stop_claiming(**kwargs: Any) -> None:
     from ravi_django.engine.worker import worker
-    from ravi_django.runs import background
+    from ravi_django.runs import background_tasks
 
-    background.stop()
+    background_tasks.stop()
     if worker._worker is not None:
         worker._worker.stop_claiming()
 

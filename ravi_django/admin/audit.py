@@ -1,4 +1,4 @@
-"""What operators look up, read-only: the audit log, and the processes that drive runs."""
+"""Read-only lists for operators: the audit log, and the worker processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class EventFilter(ChoiceFilter):
 
 @admin.register(AuditRecord)
 class AuditRecordAdmin(InspectAdmin):
-    list_display = ["when", "shown_event", "shown_name", "by", "who", "agent", "run_link"]
+    list_display = ["when", "shown_event", "name_text", "by", "who", "agent", "run_link"]
     list_display_links = ["when"]
     list_filter = [SinceFilter, EventFilter, AgentFilter]
     list_select_related = ["owner"]
@@ -58,7 +58,7 @@ class AuditRecordAdmin(InspectAdmin):
     sortable_by = ()
     search_fields = ["id"]  # see condition_of
     search_help_text = _("Search run ids (or their first characters), owners, and users who decided.")
-    readonly_fields = ["when", "shown_event", "whole_name", *list_display[3:], "session_link", "tenant", "shown_detail"]  # type: ignore[list-item]
+    readonly_fields = ["when", "shown_event", "whole_name", *list_display[3:], "session_link", "tenant", "detail_html"]  # type: ignore[list-item]
     when = column(_("when"), lambda record: formats.moment(record.created_at))
     shown_event = column(_("event"), lambda record: formats.word(record.event))
     by = column(_("by"), lambda record: formats.visible(record.by) or formats.NONE)
@@ -70,16 +70,16 @@ class AuditRecordAdmin(InspectAdmin):
     )
 
     @admin.display(description=_("name"))
-    def shown_name(self, record: AuditRecord) -> str:
+    def name_text(self, record: AuditRecord) -> str:
         """What happened to a request, or to which call; else the name of the model or tool."""
         return event_of(record.name, record.detail) if record.event == "request" else record.name
 
     @admin.display(description=_("name"))
     def whole_name(self, record: AuditRecord) -> SafeString:
-        return format_html('<div class="ravi-text">{}</div>', self.shown_name(record))
+        return format_html('<div class="ravi-text">{}</div>', self.name_text(record))
 
     @admin.display(description=_("detail"))
-    def shown_detail(self, record: AuditRecord) -> SafeString | str:
+    def detail_html(self, record: AuditRecord) -> SafeString | str:
         json_text = formats.pretty(record.detail or None, None)
         return format_html('<pre class="ravi-pre">{}</pre>', json_text["text"]) if json_text else formats.NONE
 

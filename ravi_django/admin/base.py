@@ -27,7 +27,7 @@ from django.utils.functional import cached_property
 from ravi_django.conf import conf
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import HumanRequest, Run
-from ravi_django.pages.texts import script_words
+from ravi_django.pages.texts import script_texts
 from ravi_django.people import mail, site_rules
 from ravi_django.users import has
 
@@ -142,7 +142,7 @@ class LiveAdmin(ModelAdmin):  # type: ignore[type-arg]
             return media
         inbox = reverse("admin:ravi_humanrequest_changelist", current_app=self.admin_site.name)
         attributes = {"data-inbox": inbox, "data-socket": mail.socket("requests"), "defer": True}
-        if texts := script_words():
+        if texts := script_texts():
             attributes["data-words"] = texts
         script = forms.Script("ravi/requests.js", **attributes)
         return media + forms.Media(js=[script], css={"all": ["ravi/requests.css"]})  # type: ignore[list-item]

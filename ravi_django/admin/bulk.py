@@ -19,7 +19,7 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.base import InspectAdmin
-from ravi_django.admin.decisions import lost_words
+from ravi_django.admin.decisions import late_answer_text
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import HumanRequest
 from ravi_django.pages import formats
@@ -78,7 +78,7 @@ class BulkDecisions(InspectAdmin):
             )
             return None
         rows = self._rows(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
-        if fault := _mixed(rows) or _closed(rows) or _not_mine(request.user, rows):
+        if fault := _mixed(rows) or _closed(rows) or _of_others(request.user, rows):
             self.message_user(request, fault, messages.ERROR)
             return None
         values = {"count": len(rows), "tool": formats.visible(rows[0].tool)}
@@ -109,7 +109,7 @@ class BulkDecisions(InspectAdmin):
                 answers.answer(row.pk, action, reason=reason, by=request.user, version=seen[str(row.pk)])
                 done += 1
             except ConflictError:
-                self.message_user(request, f"{_name(row)}: {lost_words(answers.find(row.pk))}", "WARNING")
+                self.message_user(request, f"{_name(row)}: {late_answer_text(answers.find(row.pk))}", "WARNING")
             except (ForbiddenError, NotFoundError):
                 self.message_user(request, gettext("%(name)s: you may not answer it.") % {"name": _name(row)}, "ERROR")
             except InvalidInputError as error:
@@ -146,7 +146,7 @@ def _closed(rows: list[HumanRequest]) -> str:
     return message % {"count": len(closed), "status": formats.word(closed[0].status)}
 
 
-def _not_mine(user: Any, rows: list[HumanRequest]) -> str:
+def _of_others(user: Any, rows: list[HumanRequest]) -> str:
     others = len(rows) - len(rights.open_among(user, rows))
     message = gettext("%(count)s of these are assigned to others. You can only read them.")
     return message % {"count": others} if others else ""

@@ -127,7 +127,7 @@ class DecisionPages(InspectAdmin):
         is_pending = asked.status == HumanRequest.Status.PENDING
         if is_pending:  # the next button answers the version that the person sees now
             now_at(seen, asked.version)
-        notice = why if is_pending and not is_newer else lost_words(asked)
+        notice = why if is_pending and not is_newer else late_answer_text(asked)
         return self._page(request, asked, notice=notice, status=409, **forms_)
 
     def _asked(self, request: HttpRequest, object_id: str) -> HumanRequest:
@@ -268,11 +268,11 @@ def _event(row: HumanRequest, record: AuditRecord) -> dict[str, Any]:
         "what": record.name,
         "by": formats.visible(str(detail.get("by") or "")),
         "to": texts.address(to, row) if to else "",
-        "words": texts.answer_words(detail.get("answer")) or formats.visible(str(detail.get("reason") or "")),
+        "words": texts.answer_text(detail.get("answer")) or formats.visible(str(detail.get("reason") or "")),
     }
 
 
-def lost_words(row: HumanRequest) -> str:
+def late_answer_text(row: HumanRequest) -> str:
     """The notice for an answer that came too late: the name and the decision of the first answer."""
     if row.status == HumanRequest.Status.PENDING:
         return gettext("This request has changed since you opened it. Check it again; your input is still here.")

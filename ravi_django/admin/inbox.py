@@ -31,7 +31,7 @@ from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest, StickyDecision, first_id_of
 from ravi_django.models.names import word
 from ravi_django.pages import formats
-from ravi_django.pages.context import first_words
+from ravi_django.pages.context import first_message_text
 from ravi_django.pages.texts import answered_by, next_of, one_line, who
 from ravi_django.people import figures, mail
 from ravi_django.people.figures import Figures
@@ -73,7 +73,7 @@ class MineFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
         if self.value() not in ("yes", "no"):
             return queryset
-        answerable = readers.mine_among(request, queryset)
+        answerable = readers.ids_to_answer(request, queryset)
         return queryset.filter(pk__in=answerable) if self.value() == "yes" else queryset.exclude(pk__in=answerable)
 
 
@@ -273,8 +273,8 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[HumanRequest]:
         ordered: QuerySet[HumanRequest] = readers.readable(request).order_by(*self.get_ordering(request))
-        text = first_words(Coalesce(OuterRef("run__root_id"), OuterRef("run_id")))
-        return ordered.select_related("run", "owner", "answered_by").annotate(first_words=text)
+        text = first_message_text(Coalesce(OuterRef("run__root_id"), OuterRef("run_id")))
+        return ordered.select_related("run", "owner", "answered_by").annotate(first_message_text=text)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         waiting = pending(request)
@@ -302,7 +302,7 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
             risk,
             gettext("%(agent)s, for %(owner)s")
             % {"agent": row.run.agent, "owner": formats.visible(str(row.owner or gettext("the system")))},
-            format_html(": “{}”", formats.snippet(row.first_words)) if row.first_words else "",  # type: ignore[attr-defined]
+            format_html(": “{}”", formats.snippet(row.first_message_text)) if row.first_message_text else "",  # type: ignore[attr-defined]
         )
 
     @admin.display(description=_("assigned to, next step"))

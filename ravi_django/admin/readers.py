@@ -48,7 +48,7 @@ def _open(request: HttpRequest) -> Requests:
     return answerable(request).filter(rights.in_time() | ~Q(status=HumanRequest.Status.PENDING))
 
 
-def mine_among(request: HttpRequest, rows: Requests) -> Any:
+def ids_to_answer(request: HttpRequest, rows: Requests) -> Any:
     """The ids of the rows that the user may answer; with RAVI["MAY_ANSWER"], only of the newest ones."""
     answerable_rows = _open(request)
     if conf.MAY_ANSWER is None:

@@ -24,7 +24,7 @@ from ravi_django.kernel import ConflictError, KernelError
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Agent, JournalEntry, Run
 from ravi_django.pages import formats
-from ravi_django.pages.context import first_words
+from ravi_django.pages.context import first_message_text
 from ravi_django.people import mail
 from ravi_django.runs.catalog.registry import known_addresses
 from ravi_django.runs.lifecycle.endings import cancel
@@ -91,7 +91,7 @@ class RunAdmin(RunPageAdmin):
 
     @admin.display(description=_("agent and run"))
     def run(self, run: Run) -> SafeString:
-        text = formats.snippet(run.first_words or "")  # type: ignore[attr-defined]
+        text = formats.snippet(run.first_message_text or "")  # type: ignore[attr-defined]
         return format_html('{} {}<span class="ravi-asked">{}</span>', run.agent, formats.short_id(run.id), text)
 
     status_badge = column(_("status"), lambda run: formats.status(run.status))
@@ -111,7 +111,7 @@ class RunAdmin(RunPageAdmin):
         return mail.path_to("run-page", id=row.pk)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
-        return super().get_queryset(request).annotate(first_words=first_words(OuterRef("id")))  # type: ignore[no-any-return]
+        return super().get_queryset(request).annotate(first_message_text=first_message_text(OuterRef("id")))  # type: ignore[no-any-return]
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         return id_begins(term, "id", "session_id") or Q(owner__in=users_named(term))

@@ -22,6 +22,10 @@ _PUBLISHED = (
 )
 
 
+def system_messages(instructions: str) -> list[ChatMessage]:
+    return [ChatMessage.of(Role.SYSTEM, instructions)] if instructions else []
+
+
 async def instructions_text(ctx: RunContext, instructions: Instructions, agent_id: AgentId) -> str:
     """The instructions of a run. A function is called once; the run keeps its text, so a replay gets the same.
 

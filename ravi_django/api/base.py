@@ -38,7 +38,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError, InvalidInputError
 from ravi_django.kernel.json_values import read_json
 from ravi_django.services import problems
-from ravi_django.services.openings import Credential, take_ticket
+from ravi_django.services.open_streams import Credential, take_ticket
 
 TOKEN = "rest_framework.authentication.TokenAuthentication"  # noqa: S105 - a class
 SESSION = "rest_framework.authentication.SessionAuthentication"

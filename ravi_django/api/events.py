@@ -26,7 +26,7 @@ from ravi_django.live.streams.live import check, live
 from ravi_django.live.streams.reading import EVERY, PAGE, Only, has_ended, on_this_thread, page, run_of_topic
 from ravi_django.models import Run, Ticket
 from ravi_django.services import shapes
-from ravi_django.services.openings import Opening, issue_ticket, keep_tickets
+from ravi_django.services.open_streams import OpenStream, issue_ticket, keep_tickets
 
 SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -121,15 +121,15 @@ def _stream(request: Any, run: Run | None, after: int, only: Only) -> HttpRespon
         return HttpResponse(content_type=sse.CONTENT_TYPE, headers=HEADERS)
     if run and request.headers.get("Last-Event-ID") and has_ended(run.tree_id, after):
         return HttpResponse(status=204, headers=HEADERS)  # an EventSource reconnects no more
-    opening = opening_of(request, run, limits.open_one(request.user, "streams"), only)
+    open_stream = open_stream_of(request, run, limits.open_one(request.user, "streams"), only)
     if isinstance(request.auth, Ticket):
-        opening.ticket = request.auth.id
-        keep_tickets([opening])
+        open_stream.ticket = request.auth.id
+        keep_tickets([open_stream])
     if run is not None:
         stream = sse.stream if is_asgi else sse.stream_for_a_while
-        return streaming(stream(run.tree_id, after, opening))
+        return streaming(stream(run.tree_id, after, open_stream))
     assert only.topic is not None
-    body = sse.events(live(only.topic, request.user), opening)
+    body = sse.events(live(only.topic, request.user), open_stream)
     return streaming(body if is_asgi else on_this_thread(body))
 
 
@@ -142,9 +142,9 @@ def streams_asgi(request: Any, instead: str) -> bool:
     return is_asgi
 
 
-def opening_of(request: Any, run: Run | None, slot: str, only: Only = EVERY) -> Opening:
+def open_stream_of(request: Any, run: Run | None, slot: str, only: Only = EVERY) -> OpenStream:
     whole = hidden.sees(request.user)
-    return Opening(request.user.pk, base.credential_of(request), slot, run, whole=whole, only=only)
+    return OpenStream(request.user.pk, base.credential_of(request), slot, run, whole=whole, only=only)
 
 
 def streaming(body: Any) -> StreamingHttpResponse:

@@ -1,4 +1,4 @@
-"""What the endpoints of other protocols share: one exchange, as a stream or as one answer after a wait."""
+"""Shared by the endpoints of other protocols: one exchange, as a stream or as one answer after a wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rest_framework.negotiation import DefaultContentNegotiation
 from ravi_django import limits
 from ravi_django.api import sse
 from ravi_django.api.base import ApiView, max_body, non_atomic
-from ravi_django.api.events import close_connections, opening_of, streaming, streams_asgi
+from ravi_django.api.events import close_connections, open_stream_of, streaming, streams_asgi
 from ravi_django.engine.db.threads import readers
 from ravi_django.live.streams.reading import on_this_thread, with_pauses
 from ravi_django.runs import checks
@@ -88,11 +88,11 @@ class ExchangeView(ApiView):
         try:
             exchange = self._exchange = begin()
             form = form_of(exchange)
-            opening = opening_of(self.request, exchange.run, slot)
+            open_stream = open_stream_of(self.request, exchange.run, slot)
         except BaseException:
             limits.close_one(slot)
             raise
-        body = sse.relay(_events(exchange, form), opening, bytes, partial(_fault, exchange, form))
+        body = sse.relay(_events(exchange, form), open_stream, bytes, partial(_fault, exchange, form))
         return streaming(body if is_asgi else on_this_thread(body))
 
     def wait(self, begin: Callable[[], Exchange], form_of: Callable[[Exchange], F]) -> tuple[Exchange, F | None]:

@@ -15,8 +15,8 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from ravi_django.live.streams.reading import follow, page, with_pauses
-from ravi_django.services import openings
-from ravi_django.services.openings import Opening, release, watched
+from ravi_django.services import open_streams
+from ravi_django.services.open_streams import OpenStream, release, watched
 
 log = logging.getLogger("ravi.sse")
 
@@ -36,50 +36,50 @@ def retry() -> bytes:
     return b"retry: %d\n\n" % random.randint(2000, 6000)  # noqa: S311 - no secret
 
 
-def _event(opening: Opening, frame: dict[str, Any]) -> bytes:
-    opening.ended = frame["type"] == "stream.done"
+def _event(open_stream: OpenStream, frame: dict[str, Any]) -> bytes:
+    open_stream.ended = frame["type"] == "stream.done"
     number = b"id: %d\n" % frame.get("end", frame["seq"]) if "seq" in frame else b""  # live text has none
     return b"%sevent: %s\ndata: %s\n\n" % (number, frame["type"].encode(), to_json(frame))
 
 
-def stream(tree: UUID, after: int, opening: Opening) -> AsyncGenerator[bytes]:
+def stream(tree: UUID, after: int, open_stream: OpenStream) -> AsyncGenerator[bytes]:
     """Every event above `after`, until stream.done; see `events`."""
-    return events(follow(tree, after, whole=opening.whole, only=opening.only), opening)
+    return events(follow(tree, after, whole=open_stream.whole, only=open_stream.only), open_stream)
 
 
-async def events(frames: AsyncGenerator[dict[str, Any]], opening: Opening) -> AsyncGenerator[bytes]:
-    """`retry:`, then the frames as events, until they end or the opening is revoked.
+async def events(frames: AsyncGenerator[dict[str, Any]], open_stream: OpenStream) -> AsyncGenerator[bytes]:
+    """`retry:`, then the frames as events, until they end or the stream is revoked.
 
     After a failure the stream ends without stream.done: the client reconnects and misses nothing.
     """
     first = retry()
-    async for piece in relay(frames, opening, partial(_event, opening)):
+    async for piece in relay(frames, open_stream, partial(_event, open_stream)):
         yield first + piece
         first = b""
 
 
 async def relay(
     source: AsyncGenerator[T],
-    opening: Opening,
+    open_stream: OpenStream,
     encode: Callable[[T], bytes],
     fault: Callable[[bool], bytes] = lambda is_slow: b"",
 ) -> AsyncGenerator[bytes]:
-    """What is found, encoded, until it ends or the opening is revoked. Waits on the event loop, without a thread. After
-    a failure the stream ends with `fault(False)`; after a client took nothing for SLOW_S, with `fault(True)`."""
+    """The encoded items of `source`, until it ends or the stream is revoked. Waits on the event loop, without a thread.
+    After a failure the stream ends with `fault(False)`; after a client took nothing for SLOW_S, with `fault(True)`."""
     try:
-        async with watched(opening), aclosing(source), aclosing(with_pauses(source, KEEP_ALIVE_S)) as coming:
+        async with watched(open_stream), aclosing(source), aclosing(with_pauses(source, KEEP_ALIVE_S)) as coming:
             yield OPENING
             async for one in coming:
-                if opening.revoked:
+                if open_stream.revoked:
                     return
-                with _closed_after(openings.SLOW_S, coming, source) as slow:
+                with _closed_after(open_streams.SLOW_S, coming, source) as slow:
                     yield KEEP_ALIVE if one is None else encode(one)
                 if slow:
                     await slow[0]
                     yield fault(True)
                     return
     except Exception:
-        log.exception("%r: its event stream failed", opening.reads, extra={"action": "sse.failed"})
+        log.exception("%r: its event stream failed", open_stream.reads, extra={"action": "sse.failed"})
         yield fault(False)
 
 
@@ -102,22 +102,22 @@ def _closed_after(seconds: float, *generators: AsyncGenerator[Any]) -> Iterator[
         timer.cancel()
 
 
-def stream_for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[bytes]:
-    """As `stream`, for `runserver`: it polls on the request's thread and ends before the opening would be checked."""
+def stream_for_a_while(tree: UUID, after: int, open_stream: OpenStream) -> Iterator[bytes]:
+    """As `stream`, for `runserver`: it polls on the request's thread and ends before the stream would be checked."""
     try:
-        yield from _for_a_while(tree, after, opening)
+        yield from _for_a_while(tree, after, open_stream)
     finally:
-        release(opening)
+        release(open_stream)
 
 
-def _for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[bytes]:
+def _for_a_while(tree: UUID, after: int, open_stream: OpenStream) -> Iterator[bytes]:
     yield retry() + OPENING
     begun = sent = time.monotonic()
     while True:
-        frames, done = page(tree, after, whole=opening.whole)
+        frames, done = page(tree, after, whole=open_stream.whole)
         for frame in frames:
-            if opening.only(frame):
-                yield _event(opening, frame)
+            if open_stream.only(frame):
+                yield _event(open_stream, frame)
             after, sent = frame["seq"], time.monotonic()
         if done or time.monotonic() > begun + WSGI_S:
             return

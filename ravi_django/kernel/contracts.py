@@ -136,7 +136,7 @@ class RunContext(Protocol):
         """Start a child run, in a session of its own, with this run's owner, tenant, deadline and share of the tree's
         budgets, and by default its priority.
 
-        `memory`: "conversation" lets the child read what its agent was told and answered in earlier child runs of the
+        `memory`: "conversation" lets the child read the messages and answers of its agent in earlier child runs of the
         root run's conversation, and keeps its turns for later ones. With "none" its turns are deleted when it ends.
 
         Raises AgentNotFoundError, and SpawnDeniedError when the tree is too deep or full: in a full tree HIGH and

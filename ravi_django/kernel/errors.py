@@ -218,7 +218,7 @@ class HandlerError(KernelError):
 
 
 class AgentCrashError(KernelError):
-    """The processes that drove the run died too often."""
+    """The processes that executed the run died too often."""
 
     def __init__(self, run: object, agent: object) -> None:
         self.run, self.agent = str(run), str(agent)

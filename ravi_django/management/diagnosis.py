@@ -271,7 +271,7 @@ def services() -> Iterator[Finding]:
 
 
 def streams() -> Iterator[Finding]:
-    """What a full server of the streams deletes."""
+    """Whether a full server of the streams deletes keys."""
     buffer = get_buffer()
     if not isinstance(buffer, ValkeyBuffer):
         return

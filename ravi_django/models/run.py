@@ -249,7 +249,7 @@ class Run(Owned):
 
     @property
     def waits_for(self) -> dict[str, Any] | None:
-        """What a run waits for: the first of its waits, or a free slot of its tree, as {kind, id or name, until}."""
+        """Why the run waits: the first of its waits, or a free slot of its tree, as {kind, id or name, until}."""
         if self.awaits_slot and self.status == Status.PENDING:
             return {"kind": "slot", "name": "", "until": None}
         return self.waiting_on[0] if self.waiting_on and self.status == Status.SUSPENDED else None

@@ -10,7 +10,7 @@ from ravi_django.models.base import uuid7
 
 
 class WorkerProcess(models.Model):
-    """A process that claims and drives runs. Every heartbeat sets `seen_at`."""
+    """A process that claims and executes runs. Every heartbeat sets `seen_at`."""
 
     name = models.CharField(primary_key=True, max_length=100)
     release = models.CharField(max_length=100, blank=True, default="")

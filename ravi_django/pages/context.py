@@ -36,7 +36,7 @@ def input_of(run: Run, limit: int = formats.CLIP) -> list[dict[str, Any]]:
     return formats.blocks(content, limit) if content else []
 
 
-def first_words(run: Any) -> Subquery:
+def first_message_text(run: Any) -> Subquery:
     """To annotate rows of a list: the beginning of the text that a run began with. `run` refers to the run's id."""
     texts = [KT(f"body__payload__message__content__{index}__text") for index in (0, 1)]  # 0 may be about a page
     first = InboxMessage.objects.filter(run=run).order_by("id").annotate(words=Left(Coalesce(*texts), formats.LINE + 1))

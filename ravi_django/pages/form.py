@@ -252,7 +252,7 @@ class DecisionForm(forms.Form):
     def typed(self) -> list[tuple[str, str]]:
         """Labels and texts of the changed fields, so that they are not lost after a late answer."""
         changed = [bound for bound in self if not bound.is_hidden and bound.name != "sticky" and _differs(bound)]
-        return [(str(bound.label), visible(_words_of(bound))) for bound in changed]
+        return [(str(bound.label), visible(_text_of(bound))) for bound in changed]
 
 
 def now_at(form: forms.Form, version: int) -> None:
@@ -266,7 +266,7 @@ def _differs(bound: forms.BoundField) -> bool:
     return bool(value.strip()) and value != str(bound.initial or "")
 
 
-def _words_of(bound: forms.BoundField) -> str:
+def _text_of(bound: forms.BoundField) -> str:
     value = str(bound.value()).replace("\r\n", "\n")
     return str(dict(getattr(bound.field, "choices", ())).get(value, value))
 

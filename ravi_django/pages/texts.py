@@ -30,7 +30,7 @@ DONE = {
 }
 
 
-def script_words() -> str:
+def script_texts() -> str:
     """The texts of `ravi/requests.js` in the reader's language, as JSON by the English text. Texts with a number have
     the forms for 1, 2 and 5. Empty for English."""
     texts = {
@@ -189,7 +189,7 @@ def answered_by(row: HumanRequest) -> str:
     return visible(str(answer.get("by") or _("an operator"))) if answer else ""
 
 
-def answer_words(answer: Any) -> str:
+def answer_text(answer: Any) -> str:
     """An answer as one line."""
     if not isinstance(answer, dict):
         return ""

@@ -242,7 +242,7 @@ aanswer = sync_to_async(answer)
 
 
 def check(row: HumanRequest, entered: AnswerInput, by: Any) -> dict[str, Any]:
-    """What `answer` would keep. Writes nothing, and raises the same errors."""
+    """The decision that `answer` would record. Writes nothing, and raises the same errors."""
     authority = rights.check(by, row)
     if row.status != HumanRequest.Status.PENDING:
         raise people_rows.conflict(row)

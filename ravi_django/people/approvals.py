@@ -178,7 +178,7 @@ async def ask(ctx: RunState, asked: Asked) -> HumanInput:
     try:
         to = asked.to or site_rules.addressees("approval", asked.tool, asked.risk.value)
     except InvalidInputError:
-        log.exception("approvals: nobody can be asked about %s", asked.tool, extra={"action": "approval.unasked"})
+        log.exception("approvals: no person to ask about %s", asked.tool, extra={"action": "approval.unasked"})
         to = None
     if to is None:
         denial = {"tool": asked.tool, "call_id": asked.call_id, "risk": asked.risk.value, "decision": "denied"}
@@ -257,7 +257,7 @@ async def _by_sticky_decision(
         except DatabaseError:
             raise
         except Exception:  # raised by the site's MAY_ANSWER
-            log.exception("approvals: nobody can be asked about %s", asked.tool, extra={"action": "approval.unasked"})
+            log.exception("approvals: no person to ask about %s", asked.tool, extra={"action": "approval.unasked"})
             prior = "nobody could be asked"
         if isinstance(prior, str):
             return _unasked(ctx, path, asked, prior)

@@ -1,4 +1,4 @@
-"""Change the address of a request: a step's time is up, or a person reassigns it.
+"""Change the address of a request: after the time of a step, or when a person reassigns it.
 
 The times of the steps follow each other, beginning when the request opens. A step without a recipient is skipped: the
 next one gets its time too. A late sweep asks the step whose time it is. After the last step its address stays until the
@@ -50,7 +50,7 @@ def escalate(request_id: UUID | str) -> bool:
             HumanRequest.objects.filter(id=request.id, version=request.version).update(escalates_at=None)
             return False
         request.asked_at = now
-        requests.place_at(request, *step)
+        requests.address_step(request, *step)
         if not _changed(request, "escalates_at", "level", "to", "asked_at"):
             return False
         record(request, "escalated", request.run, {"from": before, "level": request.level})

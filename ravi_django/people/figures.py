@@ -1,4 +1,4 @@
-"""Response times: figures of requests by tool and address. The time of an address begins when it is asked."""
+"""Response times: figures of requests by tool and address. The time of an address begins with its step."""
 
 from __future__ import annotations
 

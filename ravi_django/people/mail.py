@@ -45,7 +45,7 @@ from ravi_django.models import HumanRequest
 from ravi_django.models.names import word
 from ravi_django.people import rights, site_rules
 from ravi_django.people.top_ups import is_top_up
-from ravi_django.runs import background
+from ravi_django.runs import background_tasks
 from ravi_django.users import name_of
 
 _SALT = "ravi.request_link"
@@ -83,7 +83,9 @@ def token_of(request: HumanRequest, user: Any) -> str:
 
 
 def parts_of(token: str) -> list[Any]:
-    """What `token_of` has signed, without a query. Raises NotFoundError for a wrong signature, and ExpiredLinkError."""
+    """The values that `token_of` has signed, without a query.
+
+    Raises NotFoundError for a wrong signature, and ExpiredLinkError."""
     try:
         return list(_signer().unsign_object(token, max_age=conf.REQUEST_LINK_S))
     except SignatureExpired:
@@ -227,7 +229,7 @@ def sweep() -> int:
 def hint(request_ids: list[UUID]) -> None:
     """Send their e-mails in the background. Never raises: the sweep hints again."""
     for request_id in request_ids:
-        background.hint("ravi.mail_request", str(request_id))
+        background_tasks.hint("ravi.mail_request", str(request_id))
 
 
 def send(request_id: UUID | str) -> int:

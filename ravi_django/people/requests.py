@@ -1,4 +1,5 @@
-"""Requests to people, from the making to the answer: questions, approvals, input of tools, uncertain calls, budgets.
+"""Requests to people, from their creation to the answer: questions, approvals, input of tools, uncertain calls,
+budgets.
 
 `new` makes one, `announce` opens it in the commit of its journal row, `outcome` waits for the answer or the timeout.
 """
@@ -28,7 +29,7 @@ from ravi_django.engine.lease.wake_state import REPLY, of_person
 from ravi_django.kernel import Addressees, HumanInput, InvalidInputError
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.json_values import storable
-from ravi_django.live.streams.frames import request_shown
+from ravi_django.live.streams.frames import request_as_json
 from ravi_django.live.streams.hidden import MARK, without_owner
 from ravi_django.models import HumanRequest, Run, uuid7
 from ravi_django.people import rights, rows as people_rows, site_rules
@@ -91,7 +92,7 @@ def new(
     request.arguments_hash = hash_of(request.arguments)
     limits = [expires_at, None if recipients.within is None else present + timedelta(seconds=recipients.within)]
     request.expires_at = min((limit for limit in limits if limit is not None), default=None) if expires else None
-    place_at(request, 0, _begins(request, present))
+    address_step(request, 0, _begins(request, present))
     return request
 
 
@@ -130,7 +131,7 @@ def place_first(request: HumanRequest, present: datetime) -> bool:
     level = _first(request)
     if level:
         steps, begins = request.steps or [], _begins(request, present)
-        place_at(request, level, begins)
+        address_step(request, level, begins)
         if request.expires_at is not None and steps[-1]["within"]:
             left = timedelta(seconds=sum(step["within"] for step in steps[level:]))
             request.expires_at = min(request.expires_at, begins + left)
@@ -158,7 +159,7 @@ def _begins(request: HumanRequest, present: datetime) -> datetime:
     return present if request.not_before is None else max(present, request.not_before)
 
 
-def place_at(request: HumanRequest, level: int, begins: datetime) -> None:
+def address_step(request: HumanRequest, level: int, begins: datetime) -> None:
     """Address it to the step of that level, whose time begins at `begins`."""
     request.level, request.to = level, (request.steps or [])[level]["to"]
     request.escalates_at = end_of(request, level, begins)
@@ -180,7 +181,7 @@ def begin_anew(request: HumanRequest, present: datetime) -> None:
     request.asked_at = None
     request.status, request.answered_at = Status.PENDING, None
     if request.steps:
-        place_at(request, _first(request) or 0, _begins(request, present))
+        address_step(request, _first(request) or 0, _begins(request, present))
 
 
 def hash_of(arguments: Any) -> str:
@@ -197,7 +198,7 @@ def journal_path(path: str, attempt: int = 1) -> str:
 
 
 def opened(request: HumanRequest) -> dict[str, Any]:
-    """What the row of the call keeps of its request, for `outcome`."""
+    """The request's fields in the row of the call, for `outcome`."""
     return {"id": str(request.id), "until": request.expires_at and request.expires_at.isoformat()}
 
 
@@ -206,7 +207,11 @@ async def announce(
 ) -> None:
     """Inside of `performing`: write the request, by `write`, in one commit with the notes and the row that opens it."""
     entry = Entry(
-        "request.opened", journal_path(request.path, request.attempt), name, result=request_shown(request), trace=trace
+        "request.opened",
+        journal_path(request.path, request.attempt),
+        name,
+        result=request_as_json(request),
+        trace=trace,
     )
     recorder.state.has_dependents()
     await recorder.record(entry, write or partial(people_rows.open_request, request=request))

@@ -119,7 +119,7 @@ def answerable_as_read(user: Any) -> QuerySet[HumanRequest]:
         return HumanRequest.objects.none()
     meant = site_rules.of_users([user], "group:")[user.pk]
     meant += [f"permission:{name}" for name in getattr(user, "get_all_permissions", frozenset)()]
-    return HumanRequest.objects.filter(reduce(or_, [_right(user, meant), *_places(user, delegators(user))]))
+    return HumanRequest.objects.filter(reduce(or_, [_right(user, meant), *_delegated(user, delegators(user))]))
 
 
 def visible(user: Any) -> QuerySet[HumanRequest]:
@@ -150,7 +150,7 @@ def open_among(user: Any, requests: Sequence[HumanRequest]) -> set[UUID]:
         return set()
     others = delegators(present)
     asked = {"own": _rights([present])[0]}
-    asked |= {f"place_{number}": right for number, right in enumerate(_places(present, others))}
+    asked |= {f"delegated_{number}": right for number, right in enumerate(_delegated(present, others))}
     columns = {name: ExpressionWrapper(right, output_field=BooleanField()) for name, right in asked.items()}
     rows = HumanRequest.objects.filter(pk__in=[request.pk for request in requests]).annotate(**columns).in_bulk()
     return {
@@ -163,8 +163,8 @@ def open_among(user: Any, requests: Sequence[HumanRequest]) -> set[UUID]:
 def _is_open(user: Any, others: Sequence[Any], row: Any, request: HumanRequest) -> bool:
     if row.own:
         return site_rules.allows(user, request)
-    places = (other for number, other in enumerate(others) if getattr(row, f"place_{number}"))
-    return any(_is_allowed(Authority(user, other), request) for other in places)
+    represented = (other for number, other in enumerate(others) if getattr(row, f"delegated_{number}"))
+    return any(_is_allowed(Authority(user, other), request) for other in represented)
 
 
 def _is_allowed(right: Authority, request: HumanRequest) -> bool:
@@ -240,11 +240,11 @@ def _is_open_to_tenant(user: Any, request: HumanRequest) -> bool:
 
 
 def _all_rights(user: Any) -> Q:
-    return reduce(or_, [*_rights([user]), *_places(user, delegators(user))])
+    return reduce(or_, [*_rights([user]), *_delegated(user, delegators(user))])
 
 
-def _places(user: Any, others: Sequence[Any]) -> list[Q]:
-    """What `user` may answer for each of these delegators: the rule of `_may_stand_in` as a filter."""
+def _delegated(user: Any, others: Sequence[Any]) -> list[Q]:
+    """The requests that `user` may answer for each of these delegators: the rule of `_may_stand_in` as a filter."""
     if not others:
         return []
     open_to_user = in_tenant(user) & ~_own_calls(user)
@@ -254,7 +254,7 @@ def _places(user: Any, others: Sequence[Any]) -> list[Q]:
 
 
 def _rights(users: Sequence[Any]) -> list[Q]:
-    """What each user may answer in their own right."""
+    """The requests that each user may answer without a delegation."""
     meant = site_rules.of_users(users, None)
     return [_right(user, meant[user.pk]) for user in users]
 
@@ -274,7 +274,7 @@ def in_tenant(user: Any) -> Q:
 
 
 def delegators(user: Any) -> list[Any]:
-    """The active users for whom `user` may answer now."""
+    """The active users that `user` may represent now."""
     if has(user, "is_superuser"):
         return []  # they may already
     rows = Delegation.objects.filter(

@@ -23,7 +23,7 @@ from ravi_django.kernel import ConflictError, NotFoundError
 from ravi_django.models import TERMINAL, HumanRequest, Run, Signal, Status, StickyDecision
 from ravi_django.people.records import log_entry, notify, record, record_all
 from ravi_django.people.sticky import save_sticky
-from ravi_django.runs.waking import require, touch
+from ravi_django.runs.wake import require, touch
 from ravi_django.signals import request_answered, request_closed, request_opened
 
 _OF_RUN = ("status", "agent", "session_id", "root_id", "parent_id", "owner_id", "tenant")  # read for the records
@@ -182,14 +182,14 @@ def answer_request(
             reply.save(force_insert=True)  # consumed: the question waits for the answer itself
         event = "cancelled" if answer.get("action") == "cancel" else "answered"
         record(request, event, run, {"answer": answer, "by": answer.get("by", "")})
-        log_entry(request, by, words_of(answer))
+        log_entry(request, by, answer_line(answer))
         notify(request_answered, request, by=by)
         if not inside:
             touch([request.run_id])
     return not inside
 
 
-def words_of(answer: dict[str, Any]) -> str:
+def answer_line(answer: dict[str, Any]) -> str:
     """An answer in one line, for Django's log."""
     parts = [answer.get(name) for name in ("action", "outcome", "text", "reason")]
     text = ": ".join(str(part) for part in parts if part)

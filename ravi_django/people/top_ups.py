@@ -25,7 +25,7 @@ from ravi_django.models import TERMINAL, BudgetAccount, HumanRequest, JournalEnt
 from ravi_django.people import requests, site_rules
 from ravi_django.people.rows import answer_request, waiting_for, write_request
 from ravi_django.runs.budgets.accounts import TOP_COST, UNITS, dollars, limits_of, states
-from ravi_django.runs.waking import lock, touch
+from ravi_django.runs.wake import lock, touch
 
 if TYPE_CHECKING:
     from ravi_django.engine.lease.recorder import Recorder

@@ -23,7 +23,7 @@ from ravi_django.models import TERMINAL, HumanRequest, JournalEntry, Run
 from ravi_django.people import requests, rows as people_rows
 from ravi_django.people.records import record, record_late
 from ravi_django.runs import hints, workers
-from ravi_django.runs.waking import touch
+from ravi_django.runs.wake import touch
 from ravi_django.runs.workers import RunningCode
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What fails says so: a log line with its traceback, and the Django signal `run_failed`."""
+"""Report failures: a log line with the traceback, and the Django signal `run_failed`."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def register_cancel(cancel: Callable[[UUID], None] | None) -> None:
 
 
 def cancel_here(run_id: UUID) -> None:
-    """Cancel the run without waiting for a heartbeat, if this process drives it."""
+    """Cancel the run without waiting for a heartbeat, if this process executes it."""
     if _cancel is not None:
         _cancel(run_id)
 

@@ -28,7 +28,7 @@ LOOK_S = (0.1, 1.0)  # between two looks at the row: at first, and later
 def wait(run: Run, timeout: float | timedelta | None = None, *, look: Callable[[Run], None] = lambda run: None) -> Run:
     """Read the row until the run has ended or is blocked. Raises TimeoutError after `timeout` seconds, and RuntimeError
     inside a transaction, which would not see the end, on an event loop, which would stand still, and where nothing runs
-    meanwhile. `look` is called with each row of a run that goes on."""
+    meanwhile. `look` is called with each row of a run that has not ended."""
     refuse_to_wait("run.wait()", "await asyncio.to_thread(run.wait)")
     limit = None if timeout is None else check_span("timeout", timeout)
     give_up = math.inf if limit is None else time.monotonic() + limit

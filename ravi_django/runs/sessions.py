@@ -20,7 +20,7 @@ from ravi_django.kernel import AgentNotFoundError, IdempotencyMismatchError, Ses
 from ravi_django.models import ACTIVE, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.models.session import NAMELESS
 from ravi_django.runs.catalog import specs
-from ravi_django.runs.waking import ready, touch
+from ravi_django.runs.wake import ready, touch
 
 
 def create_run(run: Run, message: dict[str, Any], session: Session | None = None, *, unlocked: bool = False) -> Run:

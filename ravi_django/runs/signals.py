@@ -20,7 +20,7 @@ from ravi_django.kernel.json_values import check_json
 from ravi_django.models import TERMINAL, HumanRequest, Run, Signal
 from ravi_django.runs import hints
 from ravi_django.runs.checks import run_id_of
-from ravi_django.runs.waking import status_held, touch
+from ravi_django.runs.wake import status_held, touch
 
 
 def signal(run: Run | UUID | str, name: str, payload: Any = None, *, key: str = "") -> bool:

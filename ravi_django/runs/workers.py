@@ -1,8 +1,8 @@
 """Live worker processes and the code that runs in them, the time of the last sweep, and the runs that the sweep has to
 hint.
 
-A process lists the at-most-once calls whose code runs in it: a thread or a task that was given up may go on for long.
-Nobody decides on such a call, and it is not made again, before its code has ended.
+A process lists the at-most-once calls whose code runs in it: a thread or a task may continue for long after its call
+was abandoned. Until the code has ended, people cannot decide on the call, and it is not repeated.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def code_ended(worker: str, key: str) -> None:
 
 
 def running_code(key: str) -> RunningCode | None:
-    """The code of a call, if it may still run in some process. What runs in this one is listed first: no heartbeat may
+    """The code of a call, if it may still run in some process. Code of this process is listed first: no heartbeat may
     have written it yet."""
     for name, calls in list(code_of.items()):
         if key in calls:

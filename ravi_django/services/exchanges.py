@@ -41,7 +41,7 @@ Kind = HumanRequest.Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ClientMessage:
     """A message of the client's list."""
 
     role: str  # user, assistant or tool; others are refused
@@ -51,10 +51,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What the client wants: one of the two is empty."""
+    """The input of the client: either `blocks` or `answers` is empty."""
 
     blocks: list[dict[str, Any]]  # content blocks of a message
-    answers: list[Sent]
+    answers: list[ClientMessage]
     field: str = "messages"  # the part of the request that they are from
 
 
@@ -95,11 +95,11 @@ def new(
     return numbered
 
 
-def read(messages: Iterable[tuple[int, Sent]], name: str = "messages") -> Input:
+def read(messages: Iterable[tuple[int, ClientMessage]], name: str = "messages") -> Input:
     """The input of these new messages. Raises InvalidInputError that names one of them, and InputTooLargeError before a
     file is looked up."""
     blocks: list[dict[str, Any]] = []
-    answered: dict[str, list[Sent]] = {}
+    answered: dict[str, list[ClientMessage]] = {}
     for index, message in messages:
         match message.role:
             case "user":
@@ -117,7 +117,7 @@ def read(messages: Iterable[tuple[int, Sent]], name: str = "messages") -> Input:
     return Input(blocks, [one for same in answered.values() for one in same], name)
 
 
-def _add_answer(answered: dict[str, list[Sent]], answer: Sent, name: str) -> None:
+def _add_answer(answered: dict[str, list[ClientMessage]], answer: ClientMessage, name: str) -> None:
     """Equal answers to a request are one. Raises InputTooLargeError for more than a run can ask at once."""
     same = answered.setdefault(answer.answers, [])
     if answer not in same:
@@ -271,7 +271,7 @@ def _request(id: str) -> HumanRequest | None:
         return None
 
 
-def _not_open(sent: Sent, incoming: Input) -> InvalidInputError:
+def _not_open(sent: ClientMessage, incoming: Input) -> InvalidInputError:
     return InvalidInputError(
         f"{sent.answers!r:.50} is not the id of an open request of this session", field=incoming.field
     )

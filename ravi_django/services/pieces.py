@@ -1,4 +1,4 @@
-"""What a chat client sees of a run: text, reasoning, tool calls and their results, then requests or the end.
+"""The parts of a run for a chat client: text, reasoning, tool calls and their results, then requests or the end.
 
 Made from the frames of the run's tree. The formats of OpenAI and AG-UI are made from these.
 """
@@ -87,8 +87,8 @@ class _CallText:
         return self.whole(self.text + text)
 
     def whole(self, text: str) -> str:
-        """The part of the text that is not sent yet. What was sent cannot be taken back: another attempt with other
-        words is another message."""
+        """The part of the text that is not sent yet. Sent text cannot be taken back: another attempt with other
+        text is another message."""
         self.text = text
         if self.sent.startswith(text):
             return ""

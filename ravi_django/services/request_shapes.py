@@ -8,7 +8,7 @@ from typing import Any
 from rest_framework import serializers
 
 from ravi_django.live.streams import hidden
-from ravi_django.live.streams.frames import in_utc, request_shown
+from ravi_django.live.streams.frames import in_utc, request_as_json
 from ravi_django.models import HumanRequest
 from ravi_django.people import answers, rights
 from ravi_django.services.fields import (
@@ -82,7 +82,7 @@ class RequestSerializer(serializers.Serializer[Any]):
         """Faster than serializing field by field: a list has up to 200 requests."""
         answer = row.answer if isinstance(row.answer, dict) else None
         body = {
-            **request_shown(row),
+            **request_as_json(row),
             "run": str(row.run_id),
             "root": str(row.run.tree_id),
             "agent": row.run.agent,
@@ -92,7 +92,7 @@ class RequestSerializer(serializers.Serializer[Any]):
             "escalates_at": in_utc(row.escalates_at),
             "answer": answer and {name: answer[name] for name in ANSWER_FIELDS if name in answer},
         }
-        return hidden.request_shown(body) if row.hides else body
+        return hidden.request_without_hidden(body) if row.hides else body
 
 
 class RequestDetailSerializer(RequestSerializer):

@@ -147,7 +147,7 @@ def _no_sign_of_worker(run: Run) -> dict[str, float] | None:
 
 
 class OnBusyField(serializers.ChoiceField):
-    """What becomes of a message while the agent is at work in the session."""
+    """The handling of a message while the agent is at work in the session."""
 
     def __init__(self) -> None:
         text = "While the agent is at work in the session; see `submit`. By default as the site has it"

@@ -10,12 +10,12 @@ from django import template
 from ravi_django.kernel.visible import visible as made_visible
 from ravi_django.models.names import word as translated
 from ravi_django.pages import formats
-from ravi_django.pages.texts import script_words
+from ravi_django.pages.texts import script_texts
 from ravi_django.people import mail
 
 register = template.Library()
 register.simple_tag(mail.socket)
-register.simple_tag(script_words, name="ravi_words")
+register.simple_tag(script_texts, name="ravi_words")
 register.filter(formats.moment)
 
 

@@ -21,7 +21,7 @@ from ravi_django.engine.worker.engine import BATCH
 from ravi_django.engine.worker.worker import has_worker
 from ravi_django.kernel.checks import seconds_of
 from ravi_django.models import JournalEntry, Run
-from ravi_django.runs import background
+from ravi_django.runs import background_tasks
 from ravi_django.runs.catalog import registry
 from ravi_django.runs.checks import run_id_of
 from ravi_django.testing import memory, warm
@@ -103,9 +103,9 @@ async def _until_idle(timeout: float | timedelta | None) -> int:
 
 def _work_beside_runs() -> None:
     """Publications, schedules, e-mails, escalations: what was hinted, and what is due."""
-    background.do_manual()
+    background_tasks.do_manual()
     sweep.sweep(send=lambda run_ids: None)
-    background.do_manual()
+    background_tasks.do_manual()
 
 
 def journal_of(run: Run | UUID | str) -> list[JournalEntry]:

@@ -119,7 +119,7 @@ class ScriptedModel:
 
     def _deltas(self, response: ModelResponse) -> list[str]:
         texts = [block.text for block in response.content if isinstance(block, TextBlock) and block.text]
-        return _split_words(texts) if self.chunk == "words" else texts
+        return _split_text(texts) if self.chunk == "words" else texts
 
 
 def turns_since_user(messages: Sequence[ChatMessage]) -> int:
@@ -135,7 +135,7 @@ def turns_since_user(messages: Sequence[ChatMessage]) -> int:
     return count
 
 
-def _split_words(texts: Sequence[str]) -> list[str]:
+def _split_text(texts: Sequence[str]) -> list[str]:
     """The words, each with the space after it."""
     chunks: list[str] = []
     for text in texts:

@@ -31,7 +31,7 @@ from ravi_django.models import Agent, Session
 from ravi_django.people import mail
 from ravi_django.runs.catalog import specs
 from ravi_django.ui.login import Page, admin_list, login_url, problem
-from ravi_django.ui.texts import script_words
+from ravi_django.ui.texts import script_texts
 from ravi_django.users import has, permits
 
 
@@ -70,7 +70,7 @@ def context_of(
         "sees_all": has(user, "is_superuser"),
         "may_see_dashboard": is_staff and permits(user, "ravi.view_run"),
         "on_busy": conf.ON_BUSY,
-        "words": script_words(),
+        "words": script_texts(),
     }
 
 

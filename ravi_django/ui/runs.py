@@ -40,7 +40,7 @@ from ravi_django.services.shapes import EntrySerializer, RunSerializer
 from ravi_django.ui import journal
 from ravi_django.ui.login import Page, admin_list, problem
 from ravi_django.ui.run_details import details_of
-from ravi_django.ui.texts import script_words
+from ravi_django.ui.texts import script_texts
 from ravi_django.ui.timeline import KINDS, Drawn, Timeline, workers_lane
 from ravi_django.users import has, name_of, permits
 
@@ -224,7 +224,7 @@ class RunPage:
             "inbox": admin_list("humanrequest") if is_staff else "",
             "dashboard": is_staff and permits(self._user, "ravi.view_run"),
             "admin": admin_list("run") if rights.is_operator else "",
-            "words": script_words(),
+            "words": script_texts(),
         }
 
     def _sums(self, timeline: Timeline) -> list[tuple[str, str]]:

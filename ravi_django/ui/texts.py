@@ -125,6 +125,6 @@ TEXTS = (
 )
 
 
-def script_words() -> dict[str, str]:
+def script_texts() -> dict[str, str]:
     """Each text in the language of this request, by the English one."""
     return {text: gettext(text) for text in TEXTS}

@@ -19,7 +19,7 @@ from django.utils.http import is_same_domain
 from ravi_django.conf import conf
 from ravi_django.engine.db.threads import readers
 from ravi_django.people.site_rules import active_users
-from ravi_django.services.openings import Credential, is_gone, parts_of, take_ticket
+from ravi_django.services.open_streams import Credential, is_gone, parts_of, take_ticket
 
 BAD_REQUEST, UNKNOWN_USER, BAD_ORIGIN, NOT_FOUND, TOO_MANY, UNSUPPORTED = 4400, 4401, 4403, 4404, 4429, 4501
 

@@ -20,8 +20,8 @@ from ravi_django.models import TERMINAL, Run, Session
 from ravi_django.models.base import Owned
 from ravi_django.runs.lifecycle.endings import cancel_for
 from ravi_django.runs.lifecycle.submit import say
-from ravi_django.services import openings
-from ravi_django.services.openings import Credential, Opening, watched
+from ravi_django.services import open_streams
+from ravi_django.services.open_streams import Credential, OpenStream, watched
 from ravi_django.ws import auth, commands
 from ravi_django.ws.auth import BAD_REQUEST, NOT_FOUND, TOO_MANY, UNSUPPORTED, Refused, query, uuid_of
 
@@ -95,10 +95,10 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self._give_up(error)
         else:
             self.whole = hidden.sees(self.user)
-            opening = Opening(
+            open_stream = OpenStream(
                 self.user.pk, self.credential, slot, self.reads, whole=self.whole, on_revoked=self._revoked
             )
-            self._streaming = asyncio.create_task(self._serve(opening))
+            self._streaming = asyncio.create_task(self._serve(open_stream))
 
     async def disconnect(self, code: int) -> None:
         self._closed = True
@@ -107,9 +107,9 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             with suppress(asyncio.CancelledError):
                 await self._streaming
 
-    async def _serve(self, opening: Opening) -> None:
+    async def _serve(self, open_stream: OpenStream) -> None:
         try:
-            async with watched(opening):
+            async with watched(open_stream):
                 try:
                     await self.stream()
                 except SlowClient:
@@ -166,7 +166,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _send(self, frame: dict[str, Any]) -> None:
         try:
-            async with asyncio.timeout(openings.SLOW_S):
+            async with asyncio.timeout(open_streams.SLOW_S):
                 await self.send(text_data=to_json(frame).decode())
         except TimeoutError as error:
             raise SlowClient from error

@@ -103,7 +103,7 @@ engine.lease.sleeps: consume_signal
 engine.lease.waits: TEST_GRACE_S
 runs.lifecycle.endings: cancel asking_control=record_control request_cancel
 runs.lifecycle.erasing: owners_live=_live owns_runs
-runs.lifecycle.endings: finish OWNER_DELETED Unseen
+runs.lifecycle.endings: finish OWNER_DELETED UnreadMessages
 runs.lifecycle.erasing: delete_session erase_user erasing_sweep=sweep export ERASING_SWEPT=SWEPT erasing_work=work
 runs.files.files: delete_unused
 runs.lifecycle.erasure_rows: begin_session BODIES_S erase_trees erasures_some=_some
@@ -139,7 +139,7 @@ people.sticky: sticky_revoke=revoke revoke_sticky find_sticky
 people.top_ups: answer_top_up open_top_up pending_top_up
 live.rollups.counting: rollups_count=count rollups_sweep=sweep
 live.rollups.reading: read_dashboard=read DashboardTimes=Times Wanted
-runs.background: background_hint=hint background_lock=_lock background_stop=stop
+runs.background_tasks: background_hint=hint background_lock=_lock background_stop=stop
 runs.checks: submit_message=message_of
 runs.following: FOLLOWING_AGAIN_S=AGAIN_S FOLLOWING_TRIES=TRIES
 runs.hints: DISPATCH_ANSWER_S=ANSWER_S broker_connection CONNECT_S dispatch_down_until=_down_until on_commit
@@ -149,7 +149,7 @@ runs.signals: send_signal signal silent waiting_silent=silent wake_silent
 runs.submit: submit_once
 runs.lifecycle.submit: submit
 calls.tools.call: QUICK_S
-runs.waking: touching_lock=lock NotLocked touch
+runs.wake: touching_lock=lock NotLocked touch
 runs.workers: code_key=key_of due_for_hint forget_dead_workers workers_is_running=is_running
     processes_swept=swept worker_swept=swept worker_gone worker_seen
 wings.feeds.schedules.ticking: schedules_advance=advance schedules_due=due store_schedules_due=_due
@@ -161,18 +161,18 @@ wings.feeds.schedules.ticking: SCHEDULER_BATCH=BATCH SCHEDULER_COUNTED=COUNTED g
     SCHEDULER_RETRY_S=RETRY_S see_to=handle scheduler_take=handle_row scheduler_tick=tick WITHIN_S
 wings.feeds.schedules.timetable: check_cron Timetable zone_of TicksZoneInfo=ZoneInfo
 wings.feeds.social.follow_rows: BACKLOG_MOST=MOST
-wings.feeds.social.deliveries: homes_look=_look deliveries_targets=_targets
+wings.feeds.social.deliveries: homes_look=_first_follows deliveries_targets=_targets
 wings.feeds.social.delivery_rows: to_live_runs to_new_runs
 wings.feeds.social.digests: digests_deliver_due=deliver_due has_due MOST_ITEMS digests_settle=_settle
     DIGESTS_TRIES=TRIES
 wings.feeds.social.fan_out: FAN_OUT_BATCH_BYTES=BATCH_BYTES FAN_OUT_BATCHES=BATCHES deliver_batch deliver_due
     FAN_OUT_FEW=FEW fan_out_hint=hint fan_out_run=run fan_out_set_all_aside=_set_all_aside fan_out_sweep=sweep
-    fan_out_delivered_at_home=_delivered_to_live_runs fan_out_unfinished=unfinished fan_out_wake=wake
+    fan_out_delivered=_delivered_to_live_runs fan_out_unfinished=unfinished fan_out_wake=wake
 wings.feeds.social.follow_rows: add_follow follower_of follows_known=known FOLLOWS_PAGE=PAGE
 wings.feeds.social.follow_rows: being_changed
 wings.feeds.social.follows: follow followers
 wings.feeds.social.publications: create_publication emit MAX_HOPS scope_of
-wings.feeds.sources.adding: add_source source_rules_faults=faults_of WRITTEN_HERE
+wings.feeds.sources.adding: add_source source_errors=errors_of WRITTEN_HERE
 wings.feeds.sources.webhooks: feed_agent
 wings.feeds.sources.delivery: delivery_carry=carry DELIVERY_GONE=GONE deliver_items=deliver deliver_unread Delivery
     DELIVERY_UNREAD=UNREAD UNREAD_S
@@ -192,7 +192,7 @@ live.streams.frames: collapse frames_delta=delta frames_durable=durable frames_r
 live.streams.publisher: ARCHIVE_S FLUSH_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
 live.streams.reading: events_archived=archived events_follow=follow events_page=page
     EVENTS_PROGRESS=PROGRESS publish_internalize=internalize PUBLISH_PAGE=PAGE snapshot SNAPSHOT_BYTES
-live.streams.live: LIVE_BEHIND=BEHIND LIVE_RENEW_S=RENEW_S LIVE_RIGHTS_S=RIGHTS_S live_sight=_sight
+live.streams.live: LIVE_MAX_UNREAD_BYTES=MAX_UNREAD_BYTES LIVE_RENEW_S=RENEW_S LIVE_RIGHTS_S=RIGHTS_S live_sight=_sight
 live.streams.republish: publish_archived=archived publish_ended publish_past publish_retried republish
 live.streams.frames: in_utc
 live.streams.buffer: DatabaseBuffer
@@ -209,12 +209,12 @@ calls.builtin.read_result: results_aligned=_aligned results_blob=_blob results_m
     results_part=_part ReadResultTool RESULTS_STEP=_STEP
 calls.tools.call: may_be_late=_may_be_late
 calls.tools.pauses: MAX_PAUSES
-calls.tools.promises: tool_promises_on_a_thread=on_a_thread
+calls.tools.guarantees: tool_on_a_thread=on_a_thread
 calls.tools.results: BLOB_BYTES is_small result_of
-calls.tools.running: tool_running_connections=connections GRACE_S
+calls.tools.execute: tool_connections=connections GRACE_S
 calls.tools.uncertain: LOST_S
-calls.tools.threads: tool_threads_hanging=hanging LOST_PER_THREAD ToolThreads
-services.openings: Credential openings_look=look openings_lost=lost openings_open=_open Opening
+calls.tools.tool_threads: tool_threads_hanging=hanging LOST_PER_THREAD ToolThreads
+services.open_streams: Credential streams_look=look streams_lost=lost streams_open=_open OpenStream
     tickets_issue=issue_ticket tickets_take=take_ticket
 tasks: tasks_serves=_serves tasks_start=_start tasks_stop_claiming=_stop_claiming
 testing.running: running_time=time

@@ -38,7 +38,7 @@ def preview_of(form: AgentForm, user: Any) -> dict[str, Any]:
         text = _instructions(form, user)
     except InvalidInputError as fault:
         error = str(fault)
-    tools = [_shown_tool(tool) for tool in _tools_of_form(form)]
+    tools = [_tool_as_json(tool) for tool in _tools_of_form(form)]
     return {
         "valid": form.valid,
         "text": text,
@@ -72,7 +72,7 @@ def _tools_of_form(form: AgentForm) -> list[Any]:
     return [*named, *(AgentTool(*entry) for entry in entries)]
 
 
-def _shown_tool(tool: Any) -> dict[str, Any]:
+def _tool_as_json(tool: Any) -> dict[str, Any]:
     spec = tool.spec
     schema = formats.pretty(spec.parameters, None) or {"text": ""}
     return {"name": spec.name, "description": spec.description, "schema": schema["text"]}
@@ -82,7 +82,7 @@ def _tokens(text: str) -> int:
     return estimate(ChatMessage.of(Role.SYSTEM, text)) if text else 0
 
 
-CODE_FIELDS = ["address", "shown_name", "description", "source", "owner_text", "enabled", "loaded"]
+CODE_FIELDS = ["address", "name_text", "description", "source", "owner_text", "enabled", "loaded"]
 CODE_FIELDS += ["instructions", "tool_list", "whole_spec"]
 
 
@@ -92,7 +92,7 @@ class AgentAdmin(VersionPages, LiveAdmin):
 
     tenant = None
     change_form_template = "ravi/admin/agent.html"
-    list_display = ["address", "shown_name", "model_name", "tools", "source", "owner_text", "enabled", "loaded"]
+    list_display = ["address", "name_text", "model_name", "tools", "source", "owner_text", "enabled", "loaded"]
     list_select_related = ["owner"]
     list_filter = ["source", "enabled"]
     search_fields = ["address", "name"]
@@ -156,13 +156,13 @@ class AgentAdmin(VersionPages, LiveAdmin):
         obj = self.get_object(request, object_id)
         if obj is not None and not self.has_delete_permission(request, obj):
             raise PermissionDenied
-        if obj is not None and (why := _why_kept(obj)):
+        if obj is not None and (why := _deletion_refusal(obj)):
             message = gettext("%(agent)s was not deleted: %(why)s Disable it instead.") % {"agent": obj, "why": why}
             self.message_user(request, message, messages.ERROR)
             return redirect("admin:ravi_agent_change", obj.pk)
         return super().delete_view(request, object_id, *args, **options)
 
-    shown_name = column(_("name"), lambda agent: agent.name or formats.NONE)
+    name_text = column(_("name"), lambda agent: agent.name or formats.NONE)
     owner_text = column(_("owner"), lambda agent: formats.visible(str(agent.owner or formats.NONE)))
     model_name = column(_("model"), lambda agent: str(agent.spec.get("model") or formats.NONE))
     tools = column(_("tools"), lambda agent: ", ".join(str(tool.get("name")) for tool in _tools(agent)) or formats.NONE)
@@ -211,7 +211,7 @@ def _tools(agent: Agent) -> list[dict[str, Any]]:
     return [{"name": name} for name in names] if isinstance(names, list) else []
 
 
-def _why_kept(agent: Agent) -> str:
+def _deletion_refusal(agent: Agent) -> str:
     if Run.objects.filter(agent=agent.address).exists():
         return gettext("it has runs.")
     others = Agent.objects.filter(source=Agent.Source.ADMIN).exclude(pk=agent.pk).values_list("address", "spec")

@@ -22,8 +22,8 @@ from ravi_django.agents.memory.history import Address, HistoryProvider
 from ravi_django.agents.memory.transcript import (
     POSITION,
     Transcript,
-    as_shown,
     close_dangling,
+    for_model,
     is_users,
     keeps_of,
     make_summary,
@@ -96,6 +96,19 @@ class ContextConfig:
             )
         return context or cls()
 
+    @classmethod
+    def stated(
+        cls, context: ContextConfig | AgentContextProtocol | None, retention: HistoryRetention | str | None
+    ) -> ContextConfig:
+        """By the arguments of an agent: either `context` or the `retention` of the default memory."""
+        if context is None:
+            return cls.by_default(retention=retention or HistoryRetention.PERMANENT)
+        if retention is not None:
+            raise InvalidInputError(
+                f"retention={retention!r} beside context=…; pass it to the ContextConfig", field="retention"
+            )
+        return cls.of(context)
+
     @property
     def stores(self) -> HistoryProvider | None:
         """The history that stores new turns; None if they are not stored."""
@@ -167,7 +180,7 @@ class AgentContext(ContextConfig):
         messages = (await self._load(session_id, self.instructions)).messages if thread is None else thread.messages
         frozen = _task_may_summarize.set(False)  # only the loop makes and stores summaries
         try:
-            return as_shown(await self._compact(messages))
+            return for_model(await self._compact(messages))
         finally:
             _task_may_summarize.reset(frozen)
 
@@ -190,7 +203,7 @@ class AgentContext(ContextConfig):
         if summary is not None:
             await self._keep(thread, summary, tracker)
         is_whole = summary is None and len(view) == len(thread.messages) and thread.messages.summary is None
-        return view if is_whole else as_shown(view)
+        return view if is_whole else for_model(view)
 
     async def take(self, thread: Thread, msg: Message) -> None:
         """Append a message of the run's inbox and store it. All agents of the session read it if it is from the run's
@@ -319,7 +332,7 @@ async def persist_turns(
     """Store a run's turns. The first is the run's turn `start`, or follows the turns stored before. Storing a turn
     again is a no-op.
 
-    All agents of the session read the turns at the places `shared`, if the history can share. None: in a root run the
+    All agents of the session read the turns at the indexes `shared`, if the history can share. None: in a root run the
     words of its person and the last text without tool calls.
     """
     counter = _task_turns.get()
@@ -332,8 +345,10 @@ async def persist_turns(
         options: dict[str, Any] = {}
         is_kept = cfg.retention is HistoryRetention.PERMANENT  # others must not read what the end of the run deletes
         if is_kept and getattr(cfg.stores, "shares", False) and _is_root(_task_ctx.get()):
-            places = _shown_in(new_turns) if shared is None else shared
-            options["shared"] = {p for p in places if _sharer(_task_ctx.get(), agent_id, new_turns[p]) == str(agent_id)}
+            indexes = _known_indexes(new_turns) if shared is None else shared
+            options["shared"] = {
+                i for i in indexes if _sharer(_task_ctx.get(), agent_id, new_turns[i]) == str(agent_id)
+            }
         await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start, **options)
 
 
@@ -353,7 +368,7 @@ def _sharer(ctx: Any, agent_id: Address, turn: ChatMessage) -> str:
     return str(ctx.agent_id if turn.role is Role.ASSISTANT else ctx.shared_by.get(turn.digest, agent_id))
 
 
-def _shown_in(turns: Sequence[ChatMessage]) -> set[int]:
+def _known_indexes(turns: Sequence[ChatMessage]) -> set[int]:
     of_users = [index for index, turn in enumerate(turns) if turn.role is Role.USER]
     messages = [msg for msg in getattr(_task_ctx.get(), "messages_given", ()) if of_users and is_persons(msg)]
     contents = [message_to_chat(msg).content for msg in messages]

@@ -1,7 +1,7 @@
 """The messages of a conversation as a run appends to them, and the summaries among them.
 
 A summary is a message that replaces older turns in the model's view. It is stored with the role of a system message,
-which users cannot set, so nobody can forge one. The model gets it as a user's message, see `as_shown`: its content may
+which users cannot set, so nobody can forge one. The model gets it as a user's message, see `for_model`: its content may
 come from anywhere and must not have the authority of a system message.
 
 A summary is stored after the newest turn of that moment. It says how many turns right before it are not covered;
@@ -100,7 +100,7 @@ def summary_text(summary: ChatMessage) -> str:
     return summary.text.removeprefix(HEADING)
 
 
-def as_shown(view: Sequence[ChatMessage]) -> list[ChatMessage]:
+def for_model(view: Sequence[ChatMessage]) -> list[ChatMessage]:
     """A view for the model: summaries become user messages with a heading."""
     system = Role.SYSTEM  # a summary is one: all others need no look
     return [m if m.role is not system or keeps_of(m) is None else _as_user(m) for m in view]

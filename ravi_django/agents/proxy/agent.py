@@ -16,6 +16,7 @@ from ravi_django.agents.messages import (
     instructions_text,
     model_name,
     spec_text,
+    system_messages,
 )
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.proxy.events import Prompt
@@ -165,8 +166,7 @@ class BaseAgentProxy:
         await self.context.add(self._thread, ChatMessage.of(Role.ASSISTANT, str(text)))
 
     async def _system(self, ctx: RunContext) -> list[ChatMessage]:
-        text = await instructions_text(ctx, self.instructions, self.id)
-        return [ChatMessage.of(Role.SYSTEM, text)] if text else []
+        return system_messages(await instructions_text(ctx, self.instructions, self.id))
 
     async def _drop_turns(self, ctx: RunContext) -> None:
         await drop_turns(self.context, self.id, ctx.session_id or ctx.run_id, ctx.run_id)

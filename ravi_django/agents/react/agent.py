@@ -19,6 +19,7 @@ from ravi_django.agents.messages import (
     deliver,
     instructions_text,
     names_of,
+    system_messages,
     with_options,
 )
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
@@ -47,7 +48,6 @@ from ravi_django.kernel.contracts import RunContext
 from ravi_django.kernel.errors import (
     BudgetExhaustedError,
     CancellationError,
-    InvalidInputError,
     LeaseLostError,
     ModelError,
     ResultInvalidError,
@@ -155,8 +155,9 @@ class ReActAgent:
         if options.cache_life is None and any(self.approval.may_wait(tool) for tool in self.tools.all()):
             options = with_options(options, cache_life="1h")  # people take longer than a cache lives
         self._offers = Offers.of(self.id, options, self.tools, initial_tool_choice, self.result)
-        self._system = None if callable(system_instructions) else _system(system_instructions)
-        self.context = _memory(context, retention).bind(self.id, instructions=self._system or (), model=model)
+        self._system = None if callable(system_instructions) else system_messages(system_instructions)
+        memory = ContextConfig.stated(context, retention)
+        self.context = memory.bind(self.id, instructions=self._system or (), model=model)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str | None:
         """Answer each message. Raises BudgetExhaustedError at a limit, and ResultInvalidError after too many invalid
@@ -244,8 +245,8 @@ class ReActAgent:
         )
 
     async def _ask(self, run: _Run, thread: Thread, options: GenerationOptions) -> ModelResponse:
-        """The model's answer. After one that was cut off or is empty the model is told so, once. A paused one is a turn
-        of its own, which the model continues."""
+        """The model's answer. If it was cut off or is empty, one more request says so to the model, once. A paused
+        answer is a separate turn, which the model continues."""
         hints: list[ChatMessage] = []
         pauses = 0
         while True:
@@ -384,7 +385,7 @@ class ReActAgent:
     async def _instructions(self, ctx: RunContext) -> list[ChatMessage]:
         if self._system is not None:
             return self._system
-        return _system(await instructions_text(ctx, self.system_instructions, self.id))
+        return system_messages(await instructions_text(ctx, self.system_instructions, self.id))
 
     async def _fire(self, run: _Run, event: HookEvent, **data: Any) -> None:
         hook = getattr(run.ctx, "hook", None) if self.hooks else None
@@ -393,19 +394,3 @@ class ReActAgent:
 
     def spec(self) -> dict[str, Any]:
         return spec_of_react(self, self._offers.plain)
-
-
-def _memory(
-    context: ContextConfig | AgentContextProtocol | None, retention: HistoryRetention | str | None
-) -> ContextConfig:
-    if context is None:
-        return ContextConfig.by_default(retention=retention or HistoryRetention.PERMANENT)
-    if retention is not None:
-        raise InvalidInputError(
-            f"retention={retention!r} beside context=…; pass it to the ContextConfig", field="retention"
-        )
-    return ContextConfig.of(context)
-
-
-def _system(instructions: str) -> list[ChatMessage]:
-    return [ChatMessage.of(Role.SYSTEM, instructions)] if instructions else []

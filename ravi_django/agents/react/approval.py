@@ -87,7 +87,7 @@ class ApprovalGate:
                 refuse_owner(tool, to)
 
     def asked(self, tool: Tool) -> Iterator[tuple[Risk, Addressees | None]]:
-        """The risks at which people are asked about calls of the tool, and whom the agent or the tool names."""
+        """The risks at which people are asked about calls of the tool, and the approvers of the agent or the tool."""
         for risk in Risk if tool.compute_risk is not None else [Risk(tool.risk)]:
             is_risky = tool.approval == "by_risk" and risk.rank >= self.required.rank
             if self.handler is None and (is_risky or tool.approval == "always"):

@@ -1,6 +1,6 @@
 """How a model's answer ends: cut off, empty, refused, or paused.
 
-What the model is told of it is in the next request alone.
+The hint about it to the model is in the next request only.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ CUT = (
 SILENT = "Your answer was empty. Answer now, or call a tool."
 REFUSED = "The model gave no answer: its provider's filter stopped it."
 
-PAUSES = 3  # of one answer: then it ends with what was said
+PAUSES = 3  # of one answer: then it ends with the text up to there
 
 _REFUSALS = (FinishReason.FILTER, FinishReason.REFUSAL)
 
 
 def last_answer(messages: Sequence[ChatMessage]) -> str:
-    """What the model has said since the last message of a user, or "": its last answer, with all that it paused in."""
+    """The text of the model since the last user message, or "": its last answer, with the parts before each pause."""
     answer = [message.text for message in takewhile(lambda message: message.role is Role.ASSISTANT, reversed(messages))]
     if text := "\n".join(part for part in reversed(answer) if part.strip()):
         return text
@@ -53,7 +53,7 @@ def is_paused(response: ModelResponse) -> bool:
 
 
 def hint_for(response: ModelResponse, messages: Sequence[ChatMessage]) -> ChatMessage | None:
-    """What the model is told in one more request; None if this is its answer. A cut answer without calls is one."""
+    """The hint for one more request to the model; None if this is its answer. A cut answer without calls is one."""
     calls, has_text = response.message.tool_calls, bool(response.text.strip())
     if response.finish_reason == FinishReason.LENGTH and (calls or not has_text):
         return ChatMessage.of(Role.USER, CUT)

@@ -67,7 +67,8 @@ def accepts_video(litellm: Any, model: str) -> bool:
 
 
 def family(litellm: Any, model: str) -> str:
-    """Who reads what a model has signed: the maker of the model on any cloud, else the provider. Empty if unknown."""
+    """The maker of the model on any cloud, else the provider: its models can read each other's signatures. Empty if
+    unknown."""
     try:
         name, provider, *_ = litellm.get_llm_provider(model=model)
     except Exception:  # the name has no known provider: the call will raise

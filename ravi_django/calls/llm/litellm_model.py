@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Literal
 
-from ravi_django.calls.llm import knowledge, litellm_stream, names, sse, turns
+from ravi_django.calls.llm import knowledge, litellm_stream, names, turns
 from ravi_django.calls.llm.collector import ResponseCollector
 from ravi_django.calls.llm.errors import Keys, is_fetch_error, is_reasoning_error, missing_key, translate_error
 from ravi_django.calls.llm.knowledge import text_tokens, tokens_of
@@ -26,8 +26,8 @@ from ravi_django.calls.llm.responses import ItemCollector, to_responses
 from ravi_django.calls.llm.wire import Addresses, Form, cache_key, to_wire, tools_to_wire, with_cache_marks
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_seconds
-from ravi_django.kernel.errors import InvalidInputError, KernelError, TransientError
-from ravi_django.kernel.llm import FinishReason, GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
+from ravi_django.kernel.errors import InvalidInputError, KernelError
+from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
 from ravi_django.kernel.secrets import holds_secret, is_secret, secret_values
 from ravi_django.kernel.supervision import RunMeta
 
@@ -126,12 +126,12 @@ class LiteLLMModel:
         failure: KernelError | None = None
         try:
             async with self._open(litellm, messages, options, meta, collector) as stream:
-                source, is_read_here = source_of(stream)
+                source, is_read_here = litellm_stream.source_of(stream)
                 async for chunk in source:
                     meta.cancellation.check()
                     for delta in collector.add(chunk):
                         yield delta
-                check_end(None if is_read_here else stream, collector)
+                litellm_stream.check_end(None if is_read_here else stream, collector)
                 if is_read_here:
                     await litellm_stream.call_callbacks(litellm, stream, collector)
         except KernelError:
@@ -146,7 +146,7 @@ class LiteLLMModel:
         yield self._response(litellm, collector, messages)
 
     def fault(self, variables: Collection[str] | None = None) -> names.Fault | None:
-        """What is wrong with the name, or with the key where only `variables` are set (None: those of this process).
+        """An error of the name, or of the key where only `variables` are set (None: those of this process).
         None where only litellm can know it. Does not import litellm."""
         if self._api_base or _ROUTES & self.params.keys() or "USE_LITELLM_PROXY" in os.environ:
             return None
@@ -364,37 +364,6 @@ def refuse_destinations(extra: Mapping[str, Any], field: str = "options.extra") 
             )
         if plain in _NESTED and isinstance(value, Mapping):
             refuse_destinations(value, f"{field}.{name}")
-
-
-def source_of(stream: Any) -> tuple[AsyncIterable[Any], bool]:
-    """The chunks of a stream, and whether they are the provider's own: those in OpenAI's format are not read by
-    litellm's wrapper, which takes about 1 ms of CPU per token."""
-    import openai
-    from litellm.llms.openai.chat.gpt_transformation import OpenAIChatCompletionStreamingHandler
-    from litellm.llms.openrouter.chat.transformation import OpenRouterChatCompletionStreamingHandler
-
-    source = getattr(stream, "completion_stream", None)
-    if isinstance(source, openai.AsyncStream):
-        return sse.chunks(source.response), True
-    if hasattr(stream, "stream_iterator"):  # of Responses
-        return sse.chunks(stream.response), True
-    if isinstance(source, OpenAIChatCompletionStreamingHandler | OpenRouterChatCompletionStreamingHandler):
-        response = getattr(source, "http_response", None)
-        if response is not None and not source.json_mode:
-            return sse.chunks(response), True
-    return litellm_stream.chunks(stream), False
-
-
-def check_end(wrapper: Any, collector: ResponseCollector) -> None:
-    """Raises TransientError for an answer that the provider has not ended. `wrapper`: litellm's, if it has read it."""
-    if collector.finish_reason is FinishReason.ERROR:
-        raise TransientError("the provider ended the answer with an error", type="StreamError")
-    if hasattr(wrapper, "received_finish_reason"):  # it adds a "stop" to the last chunk itself
-        is_finished = bool(wrapper.received_finish_reason or wrapper.intermittent_finish_reason)
-    else:
-        is_finished = bool(collector.finish_reason) or collector.is_done
-    if not is_finished:
-        raise TransientError("the provider's stream ended before the answer was complete", type="StreamCut")
 
 
 async def estimated_usage(litellm: Any, model: str, messages: Sequence[ChatMessage], answer: str) -> Any:

@@ -36,7 +36,7 @@ _KNOWN_PARTS = re.compile(r"^(?:gpt-image|amazon_nova)|ft:gpt-(?:3\.5-turbo|4)|:
 
 
 class Fault(NamedTuple):
-    """What is wrong with a model, and the fix."""
+    """An error of a model's name or settings, and the fix."""
 
     what: str
     fix: str

@@ -1,7 +1,8 @@
 """OpenAI's Responses: a conversation as its input items, and its events as our blocks.
 
-Its reasoning comes as encrypted items. Sent back in their order, each before what it led to, the model goes on with its
-thoughts instead of thinking again. Only the server and the key that made them can read them.
+The model's reasoning comes as encrypted items. They are sent back in their order, each before the text or call that
+followed it: then the model continues its reasoning instead of repeating it. Only the server and the key that made the
+items can read them.
 """
 
 from __future__ import annotations

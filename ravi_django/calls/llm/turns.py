@@ -1,6 +1,6 @@
 """An assistant's turn as each family of models accepts it: the order of its blocks, its reasoning, the ids of calls.
 
-A family sees again what its models have signed, as it came. Another family gets none of it.
+Signed blocks are sent back unchanged to the family of models that signed them, and to no other family.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ async def _call(
             if (later := backoff.again(error, backoff.policy_of(model), recorder.state.attempts)) is not None:
                 _note_paid(recorder, entry, paid)
                 _fill_failure(entry, ModelError(message_of(error), type=error.type, status=error.status), paid)
-                await _tell_end(ctx, entry)
+                await _publish_end(ctx, entry)
                 raise later from None
             failure = ModelError(message_of(error), type=error.type, status=error.status)  # as it will be replayed
         except (CancellationError, LeaseLostError, asyncio.CancelledError):
@@ -98,14 +98,14 @@ async def _call(
         if failure is not None:
             _fill_failure(entry, failure, paid)
         entry.elapsed_s = time.monotonic() - begun
-        await recorder.record(entry, then=functools.partial(_tell_end, ctx, entry))
+        await recorder.record(entry, then=functools.partial(_publish_end, ctx, entry))
     admission.learn(recorder, entry)
     if failure is not None:
         raise failure
     return response
 
 
-async def _tell_end(ctx: RunState, entry: Entry) -> None:
+async def _publish_end(ctx: RunState, entry: Entry) -> None:
     data = {"path": entry.path, "usage": entry.usage, "cost": entry.cost, "error": entry.error}
     await ctx.hook(HookEvent.LLM_END, model=entry.name, **data)
 

@@ -1,4 +1,4 @@
-"""The text of a web page: its bytes decoded, and what is readable of it, in bounded time."""
+"""The text of a web page: decoded and without markup, in bounded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The rehearsal model's rules: they map a conversation to text or tool calls. Arithmetic is found, not computed."""
+"""The rehearsal model's rules: they map a conversation to text or tool calls. They recognize arithmetic; they do not
+compute it."""
 
 from __future__ import annotations
 
@@ -136,10 +137,10 @@ def _wanted(text: str, tools: Schemas) -> list[ToolRequest]:
         return [("calculator", {"expression": expression}) for expression in expressions]
     if "current_time" in tools and _TIME.search(text):
         return [("current_time", {})]
-    return _by_words(text, tools)
+    return _from_text(text, tools)
 
 
-def _by_words(text: str, tools: Schemas) -> list[ToolRequest]:
+def _from_text(text: str, tools: Schemas) -> list[ToolRequest]:
     """The tool whose name and arguments share the most words with the text, if the text has its required arguments:
     "Where is order 7?" is `order_status(order_id=7)`."""
     stems, best, most = _stems(text), [], 0

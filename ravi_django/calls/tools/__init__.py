@@ -1,5 +1,5 @@
 """A journaled tool call.
 
-Owns no table. It must survive a death between the effect and its row: `promises.py` has the promise of each kind of
+Owns no table. It must survive a death between the effect and its row: `guarantees.py` has the guarantee of each kind of
 tool. Read `call.py` first.
 """

@@ -14,9 +14,9 @@ from pydantic_core import from_json
 
 from ravi_django.calls.middleware import chain
 from ravi_django.calls.tools import pauses, results
-from ravi_django.calls.tools.promises import perform
+from ravi_django.calls.tools.execute import scope_below
+from ravi_django.calls.tools.guarantees import perform
 from ravi_django.calls.tools.results import error as error_result, happened, is_small
-from ravi_django.calls.tools.running import scope_below
 from ravi_django.calls.tools.uncertain import decided
 from ravi_django.engine.journal.entries import Entry, Recorded, as_recorded, encode
 from ravi_django.engine.lease import stopwatch, tool_limits

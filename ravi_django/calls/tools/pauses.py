@@ -1,8 +1,8 @@
 """A tool that returns a pause. One commit closes its attempt and opens the request or ask that it waits for. The call
 continues as the next attempt, with the outcome.
 
-Calls of an attempt keep their places: after the pause of attempt 2 they are numbered below `…/~2.`. So code that reacts
-differently to another answer does not meet the calls of the attempt before.
+The calls of an attempt have paths of their own: after the pause of attempt 2 they are numbered below `…/~2.`. So code
+that reacts differently to another answer never gets the results of the attempt before.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from ravi_django.agents.tools.delegate import outcome_as_result, without_late_reply
+from ravi_django.calls.tools.execute import path_after_pause
 from ravi_django.calls.tools.results import error as error_result
-from ravi_django.calls.tools.running import place_after
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.journal.replay import ARGUMENTS
 from ravi_django.engine.lease import stopwatch
@@ -32,7 +32,7 @@ from ravi_django.kernel.messages import Message, ToolExecutionResult
 from ravi_django.kernel.people import Addressees, HumanInput
 from ravi_django.kernel.tools import Effect, Tool
 from ravi_django.live.streams import hidden
-from ravi_django.live.streams.frames import request_shown
+from ravi_django.live.streams.frames import request_as_json
 from ravi_django.models import HumanRequest
 from ravi_django.people import requests, rows as people_rows
 from ravi_django.runs.teams import asks
@@ -64,7 +64,7 @@ class Closing:
         """Put the request into the rows, once its approvers are known."""
         if self.request is not None:
             self.pause.update(requests.opened(self.request))
-            self.rows[1].result = request_shown(self.request)
+            self.rows[1].result = request_as_json(self.request)
 
 
 def resumed(ctx: RunState, entry: Entry) -> Pause | None:
@@ -74,7 +74,7 @@ def resumed(ctx: RunState, entry: Entry) -> Pause | None:
         return None
     pause: Pause = row.result
     ctx.recorder.state.paused[entry.path] = pause
-    ctx.pass_turns(place_after(entry.path, pause), pause.get("turns", 0))
+    ctx.pass_turns(path_after_pause(entry.path, pause), pause.get("turns", 0))
     stopwatch.carry(pause.get("spent_s", 0.0))
     return pause
 
@@ -191,7 +191,7 @@ def _for_child(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForChil
 
 
 def _ask_path(path: str, pause: Pause) -> str:
-    return f"{place_after(path, pause)}1"
+    return f"{path_after_pause(path, pause)}1"
 
 
 def _for_input(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForInputResult) -> Closing:

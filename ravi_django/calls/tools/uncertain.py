@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ravi_django.calls.llm.errors import error_text
+from ravi_django.calls.tools.execute import awaited, on_a_thread, scope_below
 from ravi_django.calls.tools.results import happened, result_of
-from ravi_django.calls.tools.running import awaited, on_a_thread, scope_below
-from ravi_django.calls.tools.threads import NoThreadLeft
+from ravi_django.calls.tools.tool_threads import NoThreadLeft
 from ravi_django.conf import conf
 from ravi_django.engine.journal.entries import Entry, Recorded
 from ravi_django.engine.journal.replay import ARGUMENTS, arguments_digest

@@ -135,7 +135,7 @@ class Journal:
         """Of a tool's call, that neither a result nor a pause has closed."""
         paused = self._paused.get(started.path)
         is_closed = paused is not None and paused.attempt >= started.attempt
-        happened = started.path in self._results or started.result is not None  # see `tools/promises.py`
+        happened = started.path in self._results or started.result is not None  # see `tools/guarantees.py`
         return started.kind == "tool.call" and not happened and not is_closed
 
     def number(self, entries: Sequence[Entry]) -> None:

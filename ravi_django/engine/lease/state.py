@@ -47,7 +47,7 @@ def current_context() -> RunState | None:
 # Fired by the agent's own code, which a replay runs again. All others are fired only where an effect is made.
 _OF_THE_CODE = (HookEvent.STEP_START, HookEvent.STEP_END, HookEvent.FLOW_START, HookEvent.FLOW_END)
 MAX_PATH = 450
-_BEHIND_PAUSE = re.compile(r"^~\d+\.")  # see `place_after` in `tools/running.py`
+_BEHIND_PAUSE = re.compile(r"^~\d+\.")  # see `path_after_pause` in `tools/execute.py`
 OUTPUT = "chat.output"
 ALONE = "without_context"  # metadata of a run that was handed over: its agent reads its own turns alone
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.db import DataError
 
-from ravi_django.calls.tools.threads import ToolThreads
+from ravi_django.calls.tools.tool_threads import ToolThreads
 from ravi_django.conf import conf
 from ravi_django.engine.db.threads import DatabaseThreads, may_pass
 from ravi_django.engine.journal import bodies
@@ -51,7 +51,7 @@ from ravi_django.runs import failures, hints
 from ravi_django.runs.catalog import specs
 from ravi_django.runs.catalog.registry import pinned_spec
 from ravi_django.runs.lifecycle import endings as lifecycle_cancel, generations
-from ravi_django.runs.lifecycle.endings import Unseen
+from ravi_django.runs.lifecycle.endings import UnreadMessages
 
 log = logging.getLogger("ravi.engine")
 
@@ -294,7 +294,7 @@ class Driver:
             await self.publisher.sent(str(lease.run.tree_id))
         try:
             settled = await self.database.call(settle.write, recorder, outcome, entries, turns)
-        except Unseen:  # there is another message: any worker runs the code again
+        except UnreadMessages:  # there is another message: any worker runs the code again
             outcome, entries = Outcome(Status.PENDING), entries[:-1]
             settled = await self.database.call(settle.write, recorder, outcome, entries, turns)
             settled.hints.append(lease.run_id)

@@ -17,7 +17,7 @@ from django.db import connections
 from django.db.models import Count, Max
 
 from ravi_django import wing
-from ravi_django.calls.tools.threads import hanging
+from ravi_django.calls.tools.tool_threads import hanging
 from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection
 from ravi_django.engine.db import clock

@@ -65,7 +65,7 @@ def _start_when_ready() -> None:
         line += "; it starts with the first request: manage.py ravi_worker executes runs without one"
     is_development = is_runserver() or settings.DEBUG  # whose log shows no INFO of this app
     sys.stderr.write(f"{line}\n") if is_development else log.info("%s", line, extra={"action": "worker.start"})
-    agent_models.log_faults()
+    agent_models.log_errors()
     if os.environ.get("RUN_MAIN") == "true":
         time.sleep(QUIET_S)
     try:

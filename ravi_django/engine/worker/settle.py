@@ -30,9 +30,9 @@ from ravi_django.runs import workers
 from ravi_django.runs.budgets import ledger
 from ravi_django.runs.failures import trace_of
 from ravi_django.runs.lifecycle import endings, generations
-from ravi_django.runs.lifecycle.generations import Occupied
+from ravi_django.runs.lifecycle.generations import SessionBusy
 from ravi_django.runs.teams import slots
-from ravi_django.runs.waking import RELEASED, locking, ready
+from ravi_django.runs.wake import RELEASED, locking, ready
 
 
 class NotDrivable(Exception):
@@ -148,7 +148,7 @@ class Settled:
 
 
 def write(recorder: Recorder, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
-    """Settle in one transaction. Raises endings.Unseen when a run that would complete has an unread message."""
+    """Settle in one transaction. Raises endings.UnreadMessages when a run that would complete has an unread message."""
     return ledger.settled(recorder.lease, entries, partial(_write, recorder, outcome, entries, turns), ends=True)
 
 
@@ -268,7 +268,7 @@ def _hand_over(recorder: Recorder, handoff: Handoff, entries: list[Entry], turns
     try:
         first, hints = generations.write_handoff(lease, entries, turns, handoff=handoff)
         return Settled(first, Status.PENDING, [*hints, lease.run_id])
-    except Occupied:
+    except SessionBusy:
         refusal = f"the session has another active run of {handoff.agent}; wait for its end, or answer without it"
         entries[-1].result, entries[-1].error = None, error_of(ConflictError(refusal))
         entries[-1].stored.clear()

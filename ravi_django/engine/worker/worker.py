@@ -31,7 +31,7 @@ from ravi_django.kernel.checks import listed, seconds_of
 from ravi_django.live.streams import buffer
 from ravi_django.models import TERMINAL, Run, Status, uuid7
 from ravi_django.people import answers
-from ravi_django.runs import background, following, hints, results
+from ravi_django.runs import background_tasks, following, hints, results
 from ravi_django.runs.catalog import registry, specs
 from ravi_django.runs.checks import run_id_of
 from ravi_django.runs.lifecycle import endings
@@ -95,7 +95,7 @@ class Worker:
             return
         if self._keeper is not None:
             self._keeper.cancel()
-        background.stop()
+        background_tasks.stop()
         with contextlib.suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self.engine.close(drain_s), self._loop).result(timeout_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -209,7 +209,7 @@ class Runtime:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
-        background.stop()
+        background_tasks.stop()
         await self.engine.close()
 
     async def register(self, agent: Agent) -> AgentId:

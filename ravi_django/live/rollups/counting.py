@@ -1,6 +1,6 @@
 """Count what runs have done into rollup rows: their ends, their model calls, tokens and cost.
 
-The end of a lease marks the run as not counted (`waking.RELEASED`). The sweep counts the run's new journal rows and
+The end of a lease marks the run as not counted (`wake.RELEASED`). The sweep counts the run's new journal rows and
 clears the mark in the same transaction. A sweep that dies counts nothing, and two sweeps skip each other's runs. A
 retried run has several ends; each counts in the hour in which it happened.
 """

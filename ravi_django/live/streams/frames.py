@@ -21,7 +21,7 @@ from ravi_django.models import HumanRequest, Run
 ASKED = ("request", "request.closed")  # frames about a request
 
 
-def request_shown(request: HumanRequest) -> dict[str, Any]:
+def request_as_json(request: HumanRequest) -> dict[str, Any]:
     """The fields that are the same for every reader; the surfaces add run, root and agent."""
     about = request.about
     is_answered = request.status == HumanRequest.Status.ANSWERED
@@ -249,7 +249,7 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
 
 
 def _reported(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
-    """What an agent's code itself says about its progress."""
+    """The progress that an agent's code reports."""
     if entry.kind == "log":
         frame = wing.find("frames", entry.name)
         return [] if frame is None else [_step(*frame(entry))]

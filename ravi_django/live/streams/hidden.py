@@ -44,7 +44,7 @@ def of_call(request: Any) -> dict[str, bool]:
     return {MARK: True} if _has_mark(request) else {}
 
 
-def drop_words(error: Exception, tool: Tool) -> None:
+def drop_error_text(error: Exception, tool: Tool) -> None:
     """Remove the message of a tool's error that becomes the run's error, which the owner reads."""
     if of_tool(tool) and isinstance(error, TransientError):
         log.warning("%s: %s", tool.name, error, extra={"action": "tool.hidden_error"})
@@ -65,7 +65,7 @@ def _marked(block: ToolUseBlock, tools: ToolRegistry) -> ToolUseBlock:
 
 
 def without_owner(addressees: Addressees) -> Addressees:
-    """Ask the staff instead of the owner, from whom the call is hidden."""
+    """The call is hidden from its owner: ask the staff instead."""
     steps = tuple(step.model_copy(update={"to": "staff"}) if step.to == "owner" else step for step in addressees.steps)
     return addressees.model_copy(update={"steps": steps})
 
@@ -114,7 +114,7 @@ def without_origin(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _requests(opened: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [request_shown(one) if _has_mark(one) and one.get("to") != "owner" else one for one in opened]
+    return [request_without_hidden(one) if _has_mark(one) and one.get("to") != "owner" else one for one in opened]
 
 
 def frame(body: dict[str, Any]) -> dict[str, Any]:
@@ -144,8 +144,8 @@ def hides(request: HumanRequest, user: Any, may_answer: bool) -> bool:
     return bool(request.owner_id == user.pk) and not may_answer and not sees(user)
 
 
-def request_shown(request: dict[str, Any]) -> dict[str, Any]:
-    """A request to people, for a user from whom it is hidden."""
+def request_without_hidden(request: dict[str, Any]) -> dict[str, Any]:
+    """A request without its hidden values, for a user who may not see them."""
     answer = request.get("answer")
     decision = answer and {name: answer[name] for name in _DECISION if name in answer}
     lost = dict.fromkeys(("arguments", "choices", "questions"))

@@ -23,7 +23,7 @@ from ravi_django.live.streams.buffer import LIVE_S, DatabaseBuffer, get_buffer
 from ravi_django.live.streams.frames import STREAM
 from ravi_django.models import Run
 
-BEHIND = 1_000_000  # bytes that wait for a reader
+MAX_UNREAD_BYTES = 1_000_000  # bytes that wait for a reader
 RENEW_S = LIVE_S / 3
 RIGHTS_S = 60.0
 GAP = b'{"type": "stream.gap", "run": null, "agent": null, "snapshot": null}'
@@ -69,7 +69,7 @@ async def live(topic: TopicId, user: Any = None, *, lost: bool = False) -> Async
 
 
 class _Waiting:
-    """The frames that a reader has not taken; at most BEHIND bytes of them."""
+    """The frames that a reader has not taken; at most MAX_UNREAD_BYTES bytes of them."""
 
     def __init__(self) -> None:
         self.bodies: deque[bytes] = deque()
@@ -85,7 +85,7 @@ class _Waiting:
         self._any = True
         self.bodies.append(data)
         self.size += len(data)
-        if self.size > BEHIND:
+        if self.size > MAX_UNREAD_BYTES:
             self.bodies, self.size = deque([GAP]), len(GAP)
 
 

@@ -26,4 +26,4 @@ class Command(BaseCommand):
             return
         self.stdout.write(f"ravi_sweep: hinted={swept.hinted} promoted={swept.promoted} published={swept.published}")
         if inline and swept.hinted + swept.promoted:
-            self.stdout.write("RAVI['ENGINE'] is inline: manage.py ravi_worker drives them")
+            self.stdout.write("RAVI['ENGINE'] is inline: manage.py ravi_worker executes them")

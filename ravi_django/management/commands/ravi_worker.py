@@ -38,7 +38,7 @@ class Command(BaseCommand):
                 "there is no agent: call ravi_django.register(agent) in an app's agents.py, or make one in the admin"
             )
             raise CommandError(message)
-        agent_models.log_faults()
+        agent_models.log_errors()
         connection.close()  # the engine has connections of its own
         with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
             runner.run(self._serve(warms))

@@ -131,10 +131,10 @@ def setting_errors(setting: Any) -> Iterator[str]:
         elif not isinstance(limits, Mapping):
             yield f"[{kind!r}] is {limits!r}, not a dict of limits"
         else:
-            yield from (f"[{kind!r}]{fault}" for fault in faults_of_limits(limits))
+            yield from (f"[{kind!r}]{fault}" for fault in limit_errors(limits))
 
 
-def faults_of_limits(limits: Mapping[Any, Any]) -> Iterator[str]:
+def limit_errors(limits: Mapping[Any, Any]) -> Iterator[str]:
     for name, value in limits.items():
         if name not in LIMITS:
             yield f" has an unknown key {name!r}; known: {', '.join(LIMITS)}{did_you_mean(name, LIMITS)}"

@@ -58,7 +58,7 @@ def uses_litellm() -> bool:
     )
 
 
-def log_faults() -> None:
+def log_errors() -> None:
     """Log the models of this process whose calls will fail, when a server or worker starts."""
     for model, fault, agents in used(in_code()):
         if fault is not None:

@@ -249,7 +249,7 @@ def get_agent(address: AgentId | str) -> Agent:
 
 
 def hint_for(address: object, known: Iterable[str]) -> str:
-    """What AgentNotFoundError says about the agents that there are; nothing if there are none."""
+    """The part of an AgentNotFoundError that lists the known agents; empty if there are none."""
     names = sorted(known)
     return f"{did_you_mean(address, names) or '.'} Registered agents: {listed(names)}" if names else ""
 

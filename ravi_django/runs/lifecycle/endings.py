@@ -1,6 +1,5 @@
-"""The end of a run and of all that ends with it: the asks of it, its requests to people, and its children. A
-cancellation locks the run, raises its epoch and adds a row: its writer holds no lease.
-"""
+"""End a run, with its asks, its requests to people and its children. A cancellation locks the run, raises its epoch and
+adds a row: its writer holds no lease."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ from ravi_django.runs.teams.ask_rows import settle_asks
 from ravi_django.runs.teams.asks import unreachable
 from ravi_django.runs.teams.messages import content_of, filled, raise_recorded, refuse, run_id_of
 from ravi_django.runs.teams.slots import reached
-from ravi_django.runs.waking import RELEASED, NotLocked, append_locked, locking, touch
+from ravi_django.runs.wake import RELEASED, NotLocked, append_locked, locking, touch
 
 
 def cancel(run_id: UUID | str, reason: str) -> None:
@@ -155,8 +154,8 @@ def is_ancestor(run_id: UUID, of: UUID) -> bool:
 OWNER_DELETED = "its owner was deleted"  # the cancel reason of a deleted user's runs; a mark, see `erasing.py`
 
 
-class Unseen(Exception):
-    """The run has a message that its code was not given: it is not complete yet."""
+class UnreadMessages(Exception):
+    """The run has a message that its code has not read: it is not complete yet."""
 
 
 def finish(
@@ -173,8 +172,8 @@ def finish(
     """End the run under its lease, write the outcome for its askers, and promote the next queued run of its session.
     `entangled`: it may have children or open requests, which end with it. `retains`: all its turns stay.
 
-    Returns the seq of the first row written, and the runs to hint. Raises Unseen when a run that would complete has a
-    message that its code was not given; nothing is written then.
+    Returns the seq of the first row written, and the runs to hint. Raises UnreadMessages, and writes nothing, when a
+    run that would complete has a message that its code has not read.
     """
     run = lease.run
     if entangled:
@@ -196,8 +195,8 @@ def finish(
             first = fence.append_in_transaction(lease, entries, turns, seen=run.wake_seq, **changes)
         except LeaseLostError:  # or it was woken since the claim: then the second append does not raise
             first, woken = fence.append_in_transaction(lease, entries, turns, **changes), True
-            if status == Status.COMPLETED and _unseen(run):
-                raise Unseen from None
+            if status == Status.COMPLETED and _has_unread(run):
+                raise UnreadMessages from None
         if not retains:
             drop_turns(run.id)
         asked = run.parent_id is not None or woken or run.wake_seq > 0
@@ -209,7 +208,7 @@ def finish(
     return locking({run.id, run.parent_id or run.id, run.tree_id}, end)
 
 
-def _unseen(run: Run) -> bool:
+def _has_unread(run: Run) -> bool:
     return InboxMessage.objects.filter(run_id=run.id, id__gt=F("run__read_upto")).exists()
 
 

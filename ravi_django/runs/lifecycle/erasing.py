@@ -33,7 +33,7 @@ from ravi_django.live.streams.hidden import HIDDEN_TEXT, MARK
 from ravi_django.models import TERMINAL, Blob, Erasure, HumanRequest, JournalEntry, RaviFile, Run, Session, Turn
 from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.models.session import NAMELESS
-from ravi_django.runs import waking, workers
+from ravi_django.runs import wake, workers
 from ravi_django.runs.files import files
 from ravi_django.runs.lifecycle import endings, erasure_rows, personal, prune_rows
 from ravi_django.runs.lifecycle.endings import OWNER_DELETED, cancel, to_cancel
@@ -79,7 +79,7 @@ def _live(user: Any) -> list[UUID]:
 
 
 def _deleting_run(sender: Any, instance: Run, **more: Any) -> None:
-    waking.lock_to_delete(instance.id)
+    wake.lock_to_delete(instance.id)
     prune_rows.keep_blocks(JournalEntry.objects.filter(run=instance))
 
 
@@ -266,7 +266,7 @@ class Hiding:
     def _request(self, pk: Any, request: Fields) -> Fields:
         if str(pk) not in self._requests:
             return request
-        return {**hidden.request_shown(request), "details": {MARK: True}, MARK: True}
+        return {**hidden.request_without_hidden(request), "details": {MARK: True}, MARK: True}
 
     def _audit(self, pk: Any, record: Fields) -> Fields:
         detail = record["detail"]

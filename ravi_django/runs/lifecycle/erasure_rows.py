@@ -1,4 +1,5 @@
-"""Erase a person's rows, in bounded batches. An Erasure says what is left to do, so a crash leaves nothing behind.
+"""Erase a person's rows, in bounded batches. An Erasure row records the work that is left, so a crash leaves nothing
+behind.
 
 The sessions are marked in the deleter's transaction. From then on they have no owner and take no new run, and their
 ended runs are neither retried nor forked. The rows are deleted table by table, the sessions last.

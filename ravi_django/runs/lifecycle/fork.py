@@ -272,8 +272,8 @@ def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, turns: It
 def _copy_session(
     source: Run, end: int, title: str, name: Sequence[str], past: QuerySet[Turn], remembered: QuerySet[Turn]
 ) -> Session:
-    """Copy the conversation that the run could read, at the same positions: its reads are journaled by position. What
-    delegated agents remember of it becomes one child session."""
+    """Copy the conversation that the run could read, at the same positions: its reads are journaled by position. The
+    memory of delegated agents becomes one child session."""
     new = Session(owner_id=source.owner_id, tenant=source.tenant, agent=source.agent, title=title, next_position=end)
     new.name, new.owner_key = name or ("", "")
     if source.parent_id is None:

@@ -38,7 +38,7 @@ from ravi_django.runs.catalog.prompts import variables_of
 from ravi_django.runs.lifecycle.endings import cancel_children
 from ravi_django.runs.sessions import active_root, lock_session, promote
 from ravi_django.runs.teams import messages, slots
-from ravi_django.runs.waking import RELEASED, append_locked, locking, ready
+from ravi_django.runs.wake import RELEASED, append_locked, locking, ready
 
 Closing = Callable[[], Awaitable[None]]
 
@@ -109,7 +109,7 @@ def _split(ctx: RunState, answers: Message | None) -> tuple[Message, list[Messag
         index = next((index for index, message in enumerate(messages_read) if message.id == answers.id), -1)
     if not messages_read or index < 0:
         raise InvalidInputError(
-            "answers is a message of the run's inbox; a run that was given none has nobody to answer", field="answers"
+            "answers must be a message of the run's inbox; this run has no message to answer", field="answers"
         )
     return messages_read[index], [message for message in messages_read[index + 1 :] if message.id not in ctx.answered]
 
@@ -213,7 +213,7 @@ def _newest_version(run: Run) -> dict[str, Any]:
     return {"agent_version": Coalesce(Subquery(newest), F("agent_version"))}
 
 
-class Occupied(Exception):
+class SessionBusy(Exception):
     """The session has another active run of the agent to hand over to: nothing was written."""
 
 
@@ -228,7 +228,7 @@ def write_handoff(
     signals stay, but not the first agent's state; sums, limits and `seq` continue. The first agent's children are
     cancelled, its asks and requests closed. The session's next queued run of it is promoted.
 
-    Returns the seq of the first row, and the runs to hint. Raises Occupied.
+    Returns the seq of the first row, and the runs to hint. Raises SessionBusy.
     """
     run = lease.run
     note_closed(run.id, entries[-1])
@@ -242,7 +242,7 @@ def write_handoff(
         if run.parent_id is None:  # lock runs before sessions; now no run of either agent begins in this session
             lock_session(run)
             if _is_occupied(run, handoff.agent):
-                raise Occupied
+                raise SessionBusy
         unread, upto = _unread(run)
         begin_anew(
             lease,
@@ -289,7 +289,7 @@ def _is_occupied(run: Run, agent: str) -> bool:
 
 
 def _unread(run: Run) -> tuple[list[tuple[str, dict[str, Any]]], int]:
-    """The messages that no code was given yet (name, body), and the id of the run's last message. A new delivery waits
+    """The messages that no code has read (name, body), and the id of the run's last message. A new delivery waits
     for the run's lock."""
     upto = Run.objects.values_list("read_upto", flat=True).get(id=run.id)
     rows = list(InboxMessage.objects.filter(run_id=run.id, id__gt=upto).order_by("id"))

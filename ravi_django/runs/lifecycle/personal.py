@@ -1,4 +1,4 @@
-"""The rows that are a person's, and the person's name in rows of others. Erasure and export use this one list; a test
+"""The rows of a person, and the person's name in rows of others. Erasure and export use this one list; a test
 finds a model without an entry.
 
 Names are text, in columns and in JSON, and no index finds them. One pass reads the tables in the order of their keys,
@@ -208,7 +208,7 @@ class Name:
     until: datetime
 
     @cached_property
-    def _places(self) -> re.Pattern[str]:
+    def _pattern(self) -> re.Pattern[str]:
         return re.compile(rf"(\bin place of |\buser:){re.escape(self.name)}(?![\w@+-]|\.\w)")
 
     def without(self, value: Any, key: str = "") -> Any:
@@ -221,7 +221,7 @@ class Name:
             return value
         if value == self.name:
             return self.pseudonym if key in DECIDED else value
-        return self._places.sub(rf"\g<1>{self.pseudonym}", value)
+        return self._pattern.sub(rf"\g<1>{self.pseudonym}", value)
 
 
 def forget_names() -> bool:

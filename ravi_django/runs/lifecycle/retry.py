@@ -16,7 +16,7 @@ from ravi_django.engine.journal.append import write_row
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.live.streams import republish
-from ravi_django.live.streams.frames import request_shown
+from ravi_django.live.streams.frames import request_as_json
 from ravi_django.models import TERMINAL, Ask, HumanRequest, JournalEntry, Phase, Run, Status, uuid7
 from ravi_django.people import requests
 from ravi_django.people.records import notify, record_all
@@ -26,7 +26,7 @@ from ravi_django.runs.lifecycle.endings import ended_reason
 from ravi_django.runs.lifecycle.erasing import check_owned
 from ravi_django.runs.lifecycle.prune_rows import is_pruned
 from ravi_django.runs.sessions import active_root, lock_session
-from ravi_django.runs.waking import RELEASED, lock, ready
+from ravi_django.runs.wake import RELEASED, lock, ready
 from ravi_django.signals import request_opened
 
 
@@ -79,7 +79,7 @@ def write_retry(run_id: UUID | str) -> Run:
             **_AFRESH,
             **RELEASED,
         )
-        if opened := [request_shown(request) for request in _reopen_requests(run)]:
+        if opened := [request_as_json(request) for request in _reopen_requests(run)]:
             entry.result["opened"] = opened
         write_row(run, entry, epoch)
         outbox.write(outbox.of_entries(run, [entry]))

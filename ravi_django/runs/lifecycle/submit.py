@@ -65,7 +65,7 @@ def submit(
     `result_schema` asks for a typed result in this request alone, in place of the agent's own `result_model`: a
     pydantic model, any type that pydantic reads, or a JSON schema. `run.result()` returns an instance of it.
 
-    `on_busy` says what becomes of a message while the agent is at work in the session; None is RAVI["ON_BUSY"].
+    `on_busy` chooses what happens to a message while the agent is at work in the session; None is RAVI["ON_BUSY"].
     "enqueue": its run waits for the end of the one at work. "steer": the run at work gets the message and is returned;
     options of a new run do not count. A run that is blocked or being cancelled is not steered, and nothing is steered
     inside a transaction of the caller: the message waits then. "interrupt": it waits, and the run at work is cancelled.

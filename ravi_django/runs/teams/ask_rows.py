@@ -22,7 +22,7 @@ from ravi_django.engine.lease.lease_state import NotExpired
 from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, InboxMessage, JournalEntry, Run, Status
 from ravi_django.runs.sessions import active_root, create_run
 from ravi_django.runs.teams.slots import reached
-from ravi_django.runs.waking import append_locked, lock, require, touch
+from ravi_django.runs.wake import append_locked, lock, require, touch
 
 
 def open_ask(

@@ -77,7 +77,7 @@ async def ask(
 
 
 def _arguments(target: RunHandle | AgentId, message: Message | str | None = None) -> dict[str, Any]:
-    """What a replay recognizes the call by."""
+    """The arguments by which a replay recognizes the call."""
     return {"run": target.run_id if isinstance(target, RunHandle) else None, "message": content_of(message)}
 
 

@@ -162,7 +162,7 @@ def id_at(run: Run, path: str) -> str:
 
 
 def content_of(message: Message | str | None) -> Any:
-    """What a call that sends the message is recognized by on a replay."""
+    """The content of a message by which a replay recognizes the call that sends it."""
     if message is None:
         return None
     payload = message.payload if isinstance(message, Message) else payload_of(message)

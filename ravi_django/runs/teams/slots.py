@@ -5,7 +5,7 @@ its children. A child that finds no free slot is pending with `awaits_slot`: no 
 frees a slot gives it to such a run, and the lock of the root puts these transactions in order. So a tree with a free
 slot has no run that awaits one.
 
-A run that wakes up takes a slot at once, also in a full tree: then the next free slots are given to nobody.
+A run that wakes up takes a slot at once, also in a full tree: then the next free slots stay unused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ravi_django.engine.lease.claims import skip_locked
 from ravi_django.kernel import SpawnBudget
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import TERMINAL, Run, Status
-from ravi_django.runs.waking import require
+from ravi_django.runs.wake import require
 
 TREE = 10  # by default a tree may have so many times as many live runs as runs at work
 

@@ -1,4 +1,4 @@
-"""Child runs: `ctx.spawn` and their rows. `slots` says which of them begin at once."""
+"""Child runs: `ctx.spawn` and their rows. `slots.py` decides which of them begin at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ravi_django.runs.teams.messages import (
     refuse,
     too_large,
 )
-from ravi_django.runs.waking import append_locked, require
+from ravi_django.runs.wake import append_locked, require
 
 
 async def spawn(
@@ -184,7 +184,7 @@ class Spawning:
         return partial(write_spawn, spawning=[self, *others])
 
 
-class Apart(Exception):
+class WriteSeparately(Exception):
     """These children cannot be written in one transaction: one of them is refused."""
 
 
@@ -199,8 +199,8 @@ def write_spawn(
     CRITICAL child takes releases it after its next heartbeat.
 
     Raises SpawnDeniedError when the tree has too many live runs, AgentNotFoundError when the agent is disabled, and
-    CancellationError when the parent is being cancelled: the cascade would miss this child. Raises Apart when one of
-    several children is refused.
+    CancellationError when the parent is being cancelled: the cascade would miss this child. Raises WriteSeparately when
+    one of several children is refused.
     """
     allowed, is_one = spawning[0].allowed, len(spawning) == 1
     limit = _to_remember(lease.run, allowed)
@@ -210,7 +210,7 @@ def write_spawn(
             raise CancellationError("cancelled")
         for agent in {one.child.agent for one in spawning if one.child.agent_version is None}:
             if specs.is_disabled(agent):
-                raise AgentNotFoundError(agent) if is_one else Apart
+                raise AgentNotFoundError(agent) if is_one else WriteSeparately
         _take_slots(lease.run, spawning, held)
         if limit is not None:
             Run.objects.filter(id=lease.run_id).update(budget=limit)
@@ -228,12 +228,14 @@ def write_spawn(
 
 
 def _take_slots(spawner: Run, spawning: Sequence[Spawning], held: set[UUID]) -> None:
-    """Decide which of the children begin at once. Raises SpawnDeniedError, Apart and NotLocked."""
+    """Decide which of the children begin at once. Raises SpawnDeniedError, WriteSeparately and NotLocked."""
     tree = slots.Tree.of(spawner.tree_id, spawning[0].allowed if spawner.parent_id is None else None)
     live = len(tree.runs) + 1
     if live + len(spawning) > tree.most_live:
+        if len(spawning) > 1:
+            raise WriteSeparately
         why = f"the tree has {live} live runs, the limit is {tree.most_live}"
-        raise SpawnDeniedError(f"{why}; wait for one to end, or raise MAX_TREE") if len(spawning) == 1 else Apart
+        raise SpawnDeniedError(f"{why}; wait for one to end, or raise MAX_TREE")
     displaced = [run_id for one in spawning if (run_id := tree.add(one.child)) is not None]
     require(displaced, held)
     Run.objects.filter(id__in=displaced).update(awaits_slot=True)

@@ -298,14 +298,14 @@ def _carry() -> None:
 
 
 def _send() -> None:
-    from ravi_django.runs import background
+    from ravi_django.runs import background_tasks
 
     try:
         where = address()
         if where == MEMORY or (where is not None and conf.ENGINE != "celery"):
             relay_safely()  # its readers may be in this process alone
         elif where is not None:
-            background.hint("ravi.relay_events")
+            background_tasks.hint("ravi.relay_events")
     except Exception as error:
         log.warning("the outbox waits for the sweep: %s", error, extra={"action": "bus.no_hint"})
 

@@ -20,7 +20,7 @@ from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.kernel.json_values import digest_of
 from ravi_django.runs.teams import board
 from ravi_django.services import exchanges
-from ravi_django.services.exchanges import Exchange, Input, Sent
+from ravi_django.services.exchanges import ClientMessage, Exchange, Input
 from ravi_django.services.pieces import Asked, Call, Ended, Piece, Result, Task, Text
 
 OURS = "ravi-result-"  # begins the ids of tool messages that the client has from this server
@@ -80,7 +80,8 @@ def _input(body: dict[str, Any], messages: Any, first: int = 0) -> Any:
 def _answers(sent: Any) -> Input:
     """Answers by `resume`."""
     payloads = (one.payload if one.status == "resolved" else {"action": "cancel"} for one in sent.resume)
-    answers = (Sent("tool", payload, one.interrupt_id) for one, payload in zip(sent.resume, payloads, strict=True))
+    pairs = zip(sent.resume, payloads, strict=True)
+    answers = (ClientMessage("tool", payload, one.interrupt_id) for one, payload in pairs)
     return exchanges.read(enumerate(answers), "resume")
 
 
@@ -125,17 +126,17 @@ def _newest(messages: list[Any]) -> list[Any]:
     return newest[::-1]
 
 
-def _sent(message: Any) -> Sent | None:
+def _sent(message: Any) -> ClientMessage | None:
     match message.role:
         case "activity":
             return None
         case "tool":
             is_ours = str(message.id).startswith(OURS)
-            return None if is_ours else Sent("tool", message.content, message.tool_call_id)
+            return None if is_ours else ClientMessage("tool", message.content, message.tool_call_id)
     content = message.content
     if isinstance(content, list):
         content = [part.model_dump(by_alias=True, mode="json") for part in content]
-    return Sent(message.role, content)
+    return ClientMessage(message.role, content)
 
 
 class AguiFormat(Format):

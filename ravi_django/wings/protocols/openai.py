@@ -16,7 +16,7 @@ from ravi_django.api.exchange import NO_RETRY, ExchangeView, Format, after_wait,
 from ravi_django.api.openapi import documented
 from ravi_django.models import Agent
 from ravi_django.services import exchanges, problems
-from ravi_django.services.exchanges import Exchange, Sent
+from ravi_django.services.exchanges import ClientMessage, Exchange
 from ravi_django.services.fields import AgentField, FlagField, MessagesField, ObjectField, StrictSerializer
 from ravi_django.services.pieces import Asked, Ended, Piece, Text
 
@@ -106,9 +106,10 @@ class ChatView(OpenAIView, ExchangeView):
         return Response(form.body())
 
 
-def _sent(messages: list[Any]) -> Iterator[tuple[int, Sent]]:
+def _sent(messages: list[Any]) -> Iterator[tuple[int, ClientMessage]]:
     for index, message in exchanges.new(messages, _is_assistants):
-        yield index, Sent(str(message.get("role")), message.get("content"), str(message.get("tool_call_id", "")))
+        role, answers = str(message.get("role")), str(message.get("tool_call_id", ""))
+        yield index, ClientMessage(role, message.get("content"), answers)
 
 
 def _is_assistants(message: Any) -> bool:

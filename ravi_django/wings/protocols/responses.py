@@ -13,7 +13,7 @@ from ravi_django.api.exchange import ExchangeView, Format, thread_of
 from ravi_django.api.openapi import documented
 from ravi_django.kernel import InvalidInputError
 from ravi_django.services import exchanges
-from ravi_django.services.exchanges import Exchange, Sent
+from ravi_django.services.exchanges import ClientMessage, Exchange
 from ravi_django.services.fields import AgentField, FlagField, ObjectField, StrictSerializer, ValueField
 from ravi_django.services.pieces import Asked, Ended, Piece, Text
 from ravi_django.wings.protocols.openai import INSTEAD, OpenAIView, arguments_of, failure, timed_out
@@ -55,7 +55,7 @@ class ResponsesView(OpenAIView, ExchangeView):
         return timed_out(exchange) if form is None else Response(form.body())
 
 
-def _sent_after(body_input: Any) -> Iterator[tuple[int, Sent]]:
+def _sent_after(body_input: Any) -> Iterator[tuple[int, ClientMessage]]:
     items = body_input if isinstance(body_input, list) else [{"role": "user", "content": body_input}]
     return ((index, _sent(item, index)) for index, item in exchanges.new(items, _is_assistants, "input"))
 
@@ -66,12 +66,12 @@ def _is_assistants(item: Any) -> bool:
     return item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant"
 
 
-def _sent(item: Any, index: int) -> Sent:
+def _sent(item: Any, index: int) -> ClientMessage:
     match item:
         case {"type": "function_call_output", "call_id": str(call), "output": output}:
-            return Sent("tool", output, call)
+            return ClientMessage("tool", output, call)
         case {"role": str(role), "content": content, **more} if more.get("type", "message") == "message":
-            return Sent(role, content)
+            return ClientMessage(role, content)
     text = "an item is a message, a function_call or a function_call_output"
     raise InvalidInputError(text, field=f"input.{index}")
 

@@ -46,7 +46,7 @@ from tests.support import world
 from tests.support.inbox import logged_in
 from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, make_run
-from tests.support.world import Credential, Opening, forget_readers, get_buffer, openings_lost, submit
+from tests.support.world import Credential, OpenStream, forget_readers, get_buffer, streams_lost, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -425,10 +425,10 @@ def test_the_policy_decides_on_the_journal(owner: Any, boss: Any, settings: Any)
 
 def test_a_stream_ends_with_the_rights_of_staff_that_opened_it(owner: Any) -> None:
     run = started(owner)
-    opening = Opening(owner.pk, Credential(), "", run, whole=True)
-    plain = Opening(owner.pk, Credential(), "", run)
+    open_stream = OpenStream(owner.pk, Credential(), "", run, whole=True)
+    plain = OpenStream(owner.pk, Credential(), "", run)
 
-    assert list(openings_lost([opening, plain])) == [opening]
+    assert list(streams_lost([open_stream, plain])) == [open_stream]
 
 
 def test_what_an_agents_own_code_records_stays_as_it_is(owner: Any) -> None:

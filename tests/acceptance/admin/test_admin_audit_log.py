@@ -79,7 +79,7 @@ def test_the_list_says_and_finds_who_decided_and_for_whom(root) -> None:
 
     def found(term: str) -> set[tuple[str, ...]]:
         rows = re.findall(r"<tr>.*?</tr>", page(root, f"{LIST}?q={term}").partition("<tbody>")[2], re.DOTALL)
-        names = ("shown_name", "by", "who")
+        names = ("name_text", "by", "who")
         return {tuple(re.findall(f"field-{name}[^>]*>([^<]*)<", row)[0] for name in names) for row in rows}
 
     by_ada = {("approved pay(to=ACME, amount=100)", "ada", "olga")}

@@ -195,14 +195,14 @@ def test_what_is_written_here_is_neither_shown_among_options_nor_typed(root: Cli
 
 def test_what_is_counted_while_the_form_is_sent_is_kept(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     source = made(options=WRITTEN)
-    faults = world.source_rules_faults
+    faults = world.source_errors
 
     def brings(given: Source) -> Any:
         counted = {**WRITTEN["delivered_today"], "items": 2002}  # type: ignore[dict-item]
         Source.objects.filter(pk=source.pk).update(options={**WRITTEN, "delivered_today": counted})
         return faults(given)
 
-    world.patch(monkeypatch, "source_rules_faults", brings)
+    world.patch(monkeypatch, "source_errors", brings)
 
     root.post(page_of(source), change_form(source, name="Other"))
 

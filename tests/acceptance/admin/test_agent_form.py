@@ -19,7 +19,18 @@ from ravi_django.admin.agents.values import FLAT, NESTED
 from ravi_django.agents.spec.spec import AgentSpec, ModelSettings, Window
 from ravi_django.kernel import ExecutionBudget
 from ravi_django.models import Agent, AgentVersion, Run
-from tests.acceptance.admin.agent_support import FORM, SPEC, add, faults, form_of, place
+from tests.acceptance.admin.agent_support import (
+    EVERYTHING,
+    FEED,
+    FORM,
+    INFORMATION,
+    NEWS,
+    SPEC,
+    add,
+    faults,
+    form_of,
+    place,
+)
 from tests.support import world
 from tests.support.cases import case, queries_of
 from tests.support.inbox import EVIL, html_of
@@ -28,57 +39,6 @@ from tests.support.runs import on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.world import save_spec, submit_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-EVERYTHING: dict[str, Any] = {
-    **SPEC,
-    "description": "Knows all orders.\nAnd more.",
-    "variables": {
-        "company": {"required": True, "description": "whose shop"},
-        "tone": {"default": "kind"},
-        "limit": {"default": 3},
-        "rules": {"default": ["a", {"b": 1}]},
-        "digits": {"default": "3"},
-        "code": {"default": "007"},
-    },
-    "fallbacks": ["openai/gpt-4o-mini", "ollama/llama3.2"],
-    "tool_names": ["calculator", "current_time"],
-    "public_signals": ["parcel_posted"],
-    "sub_agents": [{"agent": "react/assistant", "description": "for the rest", "timeout": 30.0}],
-    "max_iterations": 4,
-    "budget": {"max_tokens": 1000, "max_cost_usd": 0.5, "max_turns": 7, "deadline_s": 60.0, "max_agents": 3},
-    "retention": "run",
-    "approval_required_risk": "safe",
-    "approvers": {"calculator": [{"to": "owner", "within": 60.0}, "staff"], "*": "staff"},
-    "starter_prompts": ["Where is my order?", "Cancel it."],
-    "welcome": "Hello!",
-    "initial_tool_choice": "calculator",
-    "options": {
-        "temperature": 0.0,
-        "top_p": 0.5,
-        "max_tokens": 100,
-        "stop": ["END"],
-        "reasoning_effort": "low",
-        "extra": {"seed": 7},
-    },
-    "window": {"messages": 20, "tokens": 4000},
-    "result_schema": {"type": "object", "properties": {"answer": {"type": "string"}}},
-}
-
-
-NEWS: dict[str, Any] = {
-    "model": "rehearsal",
-    "kind": "information",
-    "output_topic": "news/tech",
-    "source_signal": "something_new",
-    "items_per_generation": 7,
-}
-INFORMATION: dict[str, Any] = {"kind": "information", "tool_names": []}
-FEED: dict[str, Any] = {
-    "kind": "personal_feed",
-    "follow_topics": ["news/tech", "news/art"],
-    "preferences": "cats,\nnot football",
-    "every_s": 60,
-}
 
 
 @pytest.fixture

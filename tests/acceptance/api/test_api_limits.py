@@ -225,7 +225,7 @@ def test_a_killed_process_gives_its_places_back_and_a_living_one_keeps_them(user
         world.open_one(user, "sockets")
 
     now(world.OPEN_S - 1)
-    async_to_sync(world.openings_look)([world.Opening(user.pk, world.Credential(), kept)])  # as it does now and then
+    async_to_sync(world.streams_look)([world.OpenStream(user.pk, world.Credential(), kept)])  # as it does now and then
     now(world.OPEN_S + 1)
 
     assert world.open_one(user, "sockets") == killed

@@ -120,5 +120,5 @@ def test_a_sweep_of_an_inline_site_begins_nothing(sqlite_site) -> None:
     done = sqlite_site.manage("ravi_sweep")
 
     assert "hinted=1" in done.stdout
-    assert "manage.py ravi_worker drives them" in done.stdout
+    assert "manage.py ravi_worker executes them" in done.stdout
     assert sqlite_site.run(run_id)[0] == "pending"

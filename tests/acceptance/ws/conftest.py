@@ -102,3 +102,32 @@ def submitted(demo: Any) -> Callable[..., Run]:
 def run(submitted: Callable[..., Run]) -> Run:
     """A run of demo that nobody drives."""
     return submitted(send=lambda run_id: None)
+
+
+@pytest.fixture
+def chat_of(server: Any, worker: Any, new_page: Callable[..., Any]) -> Callable[..., Any]:
+    """`chat_of(user, session="", **context)`: the chat page, with that user logged in."""
+
+    def opened(user: Any, session: str = "", **options: Any) -> Any:
+        page = new_page(server.url, user, **options)
+        page.goto(f"/ravi/ui/chat/{session}/" if session else "/")
+        return page
+
+    return opened
+
+
+@pytest.fixture
+def asking() -> Callable[..., str]:
+    """Register an agent that asks one question; its address."""
+
+    def register_asking(*args: Any, **options: Any) -> str:
+        from ravi_django import register
+        from tests.support.runs import CodeAgent
+
+        async def story(ctx: Any, inbox: Any) -> Any:
+            told = await ctx.ask_human(*args, **options)
+            return f"{told['action']}: {told['text']}"
+
+        return str(register(CodeAgent(story, key="browser-asks"), replace=True).id)
+
+    return register_asking

@@ -84,8 +84,8 @@ def test_an_event_source_reconnects_with_its_ticket(server, worker, paced, new_p
     )
     paced.let(2)
     page.wait_for_function("heard.length > 0")
-    for opening in world.openings_open[server.loop]:
-        opening.revoked = True  # the next frame ends the stream
+    for open_stream in world.streams_open[server.loop]:
+        open_stream.revoked = True  # the next frame ends the stream
     paced.let_all()
     page.wait_for_function("events.readyState == 2", timeout=BOUND_S * 1000)  # it closes after stream.done
 

@@ -29,9 +29,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def looked(server: Any) -> None:
     """The look of the server's process, which else comes every 30 s."""
-    assert wait_until(lambda: world.openings_open.get(server.loop), BOUND_S)
-    found = list(world.openings_open[server.loop])
-    asyncio.run_coroutine_threadsafe(world.openings_look(found), server.loop).result(BOUND_S)
+    assert wait_until(lambda: world.streams_open.get(server.loop), BOUND_S)
+    found = list(world.streams_open[server.loop])
+    asyncio.run_coroutine_threadsafe(world.streams_look(found), server.loop).result(BOUND_S)
 
 
 def code_of(client: Any) -> int:
@@ -133,14 +133,14 @@ def test_a_look_is_one_query_a_kind_however_many_are_open(run, demo, browser, dj
     by_token = world.Credential.of_token(Token.objects.create(user=demo))
     credentials = [world.Credential.of_session(browser.session, demo), by_token]
     found = [
-        world.Opening(demo.pk, credential, "", row)
+        world.OpenStream(demo.pk, credential, "", row)
         for row in (run, run.session)
         for credential in credentials
         for _ in range(20)
     ]
 
     with django_assert_num_queries(5):  # users, sessions, tokens, runs, conversations
-        assert world.openings_lost(found) == {}
+        assert world.streams_lost(found) == {}
 
 
 def test_a_tickets_socket_ends_with_the_token_that_asked_for_it(server, run, demo) -> None:

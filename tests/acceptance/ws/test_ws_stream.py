@@ -23,7 +23,7 @@ from ravi_django import register
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import ModelEvent, ModelResponse, TextBlock, TextDelta
 from ravi_django.models import Run
-from ravi_django.services import openings
+from ravi_django.services import open_streams
 from tests.acceptance.ws.live_site import serving
 from tests.support import world
 from tests.support.patience import BOUND_S
@@ -193,7 +193,7 @@ def frames_of(lines: Iterable[Any]) -> Iterator[dict[str, Any]]:
 def test_a_slow_client_is_cut_and_holds_up_no_other(
     server, submitted, demo, ticket, monkeypatch, caplog, reading
 ) -> None:
-    monkeypatch.setattr(openings, "SLOW_S", 1.0)
+    monkeypatch.setattr(open_streams, "SLOW_S", 1.0)
     caplog.set_level("INFO", "ravi")
     run, count = submitted(send=lambda run_id: None), 2000
     fill(run, 100)
@@ -213,7 +213,7 @@ def test_a_slow_client_is_cut_and_holds_up_no_other(
 
 @pytest.mark.parametrize("path", ["v1/chat/completions", "v1/responses", "agui/react/thinker/"])
 def test_a_slow_client_of_another_protocol_is_told_its_run(server, thinker, demo, monkeypatch, caplog, path) -> None:
-    monkeypatch.setattr(openings, "SLOW_S", 1.0)
+    monkeypatch.setattr(open_streams, "SLOW_S", 1.0)
     world.silence(monkeypatch, "dispatch_send")
     caplog.set_level("INFO", "ravi")
     message = {"id": "m", "role": "user", "content": "Hello."}

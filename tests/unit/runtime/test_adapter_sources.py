@@ -148,7 +148,7 @@ def test_a_row_that_has_what_would_be_refused_has_no_fault() -> None:
     source = a_webhook()
     for secret in ("tiger", f"{'a' * 43},{'b' * 43}"):
         Source.objects.update(secret=secret)
-        assert list(world.source_rules_faults(Source.objects.get(id=source.id))) == []
+        assert list(world.source_errors(Source.objects.get(id=source.id))) == []
     source = world.add_source("feed", "https://example.com/feed.xml", "test/code")
     source.options = {name: {"password": "x" * 70_000} for name in world.WRITTEN_HERE}
-    assert list(world.source_rules_faults(source)) == []
+    assert list(world.source_errors(source)) == []

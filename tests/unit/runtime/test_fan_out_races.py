@@ -69,7 +69,7 @@ def test_a_run_that_has_changed_since_it_was_found_is_not_told(monkeypatch, chan
     (one,) = followers(1)
     (run,) = waiting_runs([one])
     publication = publish("hello")
-    world.patch(monkeypatch, "fan_out_delivered_at_home", lambda *args: None)
+    world.patch(monkeypatch, "fan_out_delivered", lambda *args: None)
     find = world.deliveries_targets
 
     def changed(dues):

@@ -88,7 +88,7 @@ def test_who_was_committed_first_comes_first_though_its_answer_is_later(clock, w
 
 
 def test_what_a_transactional_tool_has_committed_comes_first_too(clock, won, monkeypatch):
-    on_a_thread = world.tool_promises_on_a_thread
+    on_a_thread = world.tool_on_a_thread
 
     @tool(effect=Effect.TRANSACTIONAL)
     def write(name: str) -> str:
@@ -111,7 +111,7 @@ def test_what_a_transactional_tool_has_committed_comes_first_too(clock, won, mon
         await auntil(lambda: steps.committed == ["a"])
 
     steps = Steps(before)
-    world.patch(monkeypatch, "tool_promises_on_a_thread", late)
+    world.patch(monkeypatch, "tool_on_a_thread", late)
     code(story, tools=[step, write])
     run = take_over(clock, drive(make_run(), dies="end", setup=steps))
     assert (run.status, won) == (Status.COMPLETED, [["a", "b"], ["a", "b"]])

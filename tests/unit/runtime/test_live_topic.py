@@ -174,7 +174,7 @@ def test_hidden_values_stay_hidden(user: User, valkey: redis.Redis) -> None:
 def test_a_reader_that_is_behind_or_loses_its_connection_gets_one_gap_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, valkey: redis.Redis
 ) -> None:
-    world.patch(monkeypatch, "LIVE_BEHIND", 6000)
+    world.patch(monkeypatch, "LIVE_MAX_UNREAD_BYTES", 6000)
     address = agent("x" * 2000)  # a run is two frames, together below the limit
 
     async def main() -> None:

@@ -202,7 +202,7 @@ class StoreMachine(RuleBasedStateMachine):
             return world.finish(lease, status, entries, output="x")
 
         unread = model.messages > read and status == Status.COMPLETED
-        if (answer := self._write(lease, kinds, write, refusal=world.Unseen if unread else None)) is not None:
+        if (answer := self._write(lease, kinds, write, refusal=world.UnreadMessages if unread else None)) is not None:
             # Whoever has asked for its end gets it, a mismatch or not.
             model.released(Status.PENDING if status == Status.BLOCKED and model.cancel else status)
             assert status == Status.BLOCKED or answer[1] == self.model.promoted(model)

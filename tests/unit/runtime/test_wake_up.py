@@ -202,7 +202,7 @@ def test_a_run_does_not_complete_over_a_message_that_came_while_it_was_driven():
     world.append(lease, [Entry("run.started", "@started", read_upto=lease.run.inbox.latest("id").id)])
     world.asking_deliver(other, [Entry("msg.sent", "1")], target_id=lease.run_id, message=message("more"))
 
-    with pytest.raises(world.Unseen):
+    with pytest.raises(world.UnreadMessages):
         world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")])
 
     assert status_of(lease.run_id) == Status.RUNNING

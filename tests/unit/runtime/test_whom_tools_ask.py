@@ -92,7 +92,7 @@ LATE = "ravi_django.people.uncertain"  # code that outlives its call answers the
 CALLS = {  # what they write with, and the modules that may use it
     "answer_request": ROWS | {LATE},
     "answer_top_up": ROWS,
-    "end_late": {LATE, "ravi_django.calls.tools.promises"},
+    "end_late": {LATE, "ravi_django.calls.tools.guarantees"},
 }
 
 

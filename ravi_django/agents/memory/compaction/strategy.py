@@ -94,7 +94,7 @@ def split_lead(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], Chat
     return [message for message in messages[:lead] if keeps_of(message) is None], summary, lead
 
 
-def from_the_users_words(
+def from_user_message(
     messages: Sequence[ChatMessage], start: int, user: int | None, *, move: bool = False
 ) -> list[ChatMessage]:
     """`messages[start:]`, with the message at `user` before it unless it begins with a user's message. With `move` it

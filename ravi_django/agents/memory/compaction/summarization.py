@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from ravi_django.agents.current import _task_ctx, _task_may_summarize
-from ravi_django.agents.memory.compaction.strategy import READ, from_the_users_words, group_start, leading, split_lead
+from ravi_django.agents.memory.compaction.strategy import READ, from_user_message, group_start, leading, split_lead
 from ravi_django.agents.memory.compaction.tokens import BYTES_A_TOKEN, TokenCounter
 from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction, TruncationCompaction, origin
 from ravi_django.agents.memory.transcript import make_summary, summary_text, user_before
@@ -85,7 +85,7 @@ class SummarizationCompaction:
         """The view with a new summary; None if there is nothing to summarize, or the call failed."""
         head, old, lead = split_lead(messages)
         cut = await self._cut(messages, lead)
-        rest = from_the_users_words(messages, cut, user_before(messages, cut, lead))
+        rest = from_user_message(messages, cut, user_before(messages, cut, lead))
         view_ids = {id(message) for message in rest}
         if not required and all(id(message) in view_ids for message in messages[lead:cut]):
             return None

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from ravi_django.agents.memory.compaction.strategy import READ, from_the_users_words, group_start, leading
+from ravi_django.agents.memory.compaction.strategy import READ, from_user_message, group_start, leading
 from ravi_django.agents.memory.compaction.tokens import BYTES_A_TOKEN, TokenCounter
 from ravi_django.agents.memory.transcript import POSITION, Transcript, is_users, makes_calls, user_before
 from ravi_django.kernel import ChatMessage, ContentBlock, Role, TextBlock, ToolResultBlock
@@ -139,7 +139,7 @@ class TruncationCompaction:
             return head
         user = user_before(messages, len(messages), lead)
         start = self._start(messages, lead, user, room, counter)
-        rest = from_the_users_words(messages, start, user, move=True)
+        rest = from_user_message(messages, start, user, move=True)
         return head + await self._cut_results(rest, room, counter)
 
     def _start(

@@ -1,8 +1,8 @@
 """Give many followers a message each, in the caller's transaction: a live run gets it, an idle agent gets a new run.
 
-Nothing here waits for a lock: a run, session or follow that somebody else has locked is left for later. So a fan-out
-blocks nobody and cannot deadlock. Runs are locked in the order of their ids, then sessions. What was read before a lock
-is read again after it.
+Nothing here waits for a lock: a run, session or follow that another transaction has locked is left for later. So a
+fan-out blocks no other transaction and cannot deadlock. Runs are locked in the order of their ids, then sessions. Rows
+that were read before a lock are read again after it.
 
 A follower has one home conversation for all its topics, even when several fan-outs reach it at the same moment.
 """
@@ -48,7 +48,7 @@ class UnknownAgent(Exception):
 @dataclass(frozen=True, slots=True)
 class Delivery:
     follower: Follower
-    letter: FollowerMessage
+    message: FollowerMessage
 
 
 @dataclass(slots=True)
@@ -91,22 +91,22 @@ def deliver(deliveries: Sequence[Delivery]) -> DeliveryResult:
 
 def _deliver_at_once(deliveries: Sequence[Delivery]) -> DeliveryResult:
     result = DeliveryResult()
-    homes = of_homeless([one.follower.id for one in deliveries if one.follower.home_id is None])
+    homes = choose_homes([one.follower.id for one in deliveries if one.follower.home_id is None])
     result.busy += homes.busy
-    live, idle = _targets(_at_their_homes(deliveries, homes))
+    live, idle = _targets(_with_homes(deliveries, homes))
     to_live = _still_live(live, result)
-    to_new = _places(idle, result)
+    to_new = _new_runs(idle, result)
     result.woken = [*delivery_rows.to_live_runs(to_live), *delivery_rows.to_new_runs(to_new)]
-    places = {one.follow_id: one.session_id for one in to_live} | {one.follow_id: one.session_id for one in to_new}
-    delivery_rows.note_delivered(places)
-    firsts = {first: places[follow_id] for follow_id, first in homes.first.items() if follow_id in places}
-    moved = [Follow(id=first, home_id=home) for first, home in firsts.items() if first not in places]
+    session_ids = {one.follow_id: one.session_id for one in to_live} | {one.follow_id: one.session_id for one in to_new}
+    delivery_rows.note_delivered(session_ids)
+    firsts = {first: session_ids[follow_id] for follow_id, first in homes.first.items() if follow_id in session_ids}
+    moved = [Follow(id=first, home_id=home) for first, home in firsts.items() if first not in session_ids]
     Follow.objects.bulk_update(moved, ["home_id"], batch_size=500)  # where their other follows look for it
-    result.delivered = list(places)
+    result.delivered = list(session_ids)
     return result
 
 
-def _at_their_homes(deliveries: Sequence[Delivery], homes: Homes) -> list[Delivery]:
+def _with_homes(deliveries: Sequence[Delivery], homes: Homes) -> list[Delivery]:
     """With the home of another follow of the same follower, where there is one; without the busy ones."""
     busy = set(homes.busy)
     return [
@@ -118,8 +118,8 @@ def _at_their_homes(deliveries: Sequence[Delivery], homes: Homes) -> list[Delive
 
 def _targets(deliveries: Sequence[Delivery]) -> tuple[list[tuple[Delivery, UUID]], list[Delivery]]:
     """The run that gets each message, as read without a lock; and the deliveries without a run."""
-    runs = _at_home(deliveries, ACTIVE)
-    runs |= _at_home([one for one in deliveries if one.follower.id not in runs], [Status.QUEUED])
+    runs = _runs_in_homes(deliveries, ACTIVE)
+    runs |= _runs_in_homes([one for one in deliveries if one.follower.id not in runs], [Status.QUEUED])
     runs |= _waiting(
         [one.follower for one in deliveries if one.follower.id not in runs and one.follower.session_id is None]
     )
@@ -127,7 +127,7 @@ def _targets(deliveries: Sequence[Delivery]) -> tuple[list[tuple[Delivery, UUID]
     return live, [one for one in deliveries if one.follower.id not in runs]
 
 
-def _at_home(deliveries: Sequence[Delivery], statuses: Sequence[Status]) -> dict[UUID, UUID]:
+def _runs_in_homes(deliveries: Sequence[Delivery], statuses: Sequence[Status]) -> dict[UUID, UUID]:
     """The follower's own run in its home. It is queued when a run of another owner is active there."""
     settled = [one.follower for one in deliveries if one.follower.home_id is not None]
     rows = _roots_in({one.home_id for one in settled}, {one.agent for one in settled}, statuses)
@@ -137,9 +137,9 @@ def _at_home(deliveries: Sequence[Delivery], statuses: Sequence[Status]) -> dict
 
 
 def _roots_in(
-    places: Collection[Any], agents: Collection[str], statuses: Sequence[Status]
+    session_ids: Collection[Any], agents: Collection[str], statuses: Sequence[Status]
 ) -> Iterable[tuple[Any, ...]]:
-    rows = Run.objects.filter(session_id__in=places, agent__in=agents, parent=None, status__in=statuses)
+    rows = Run.objects.filter(session_id__in=session_ids, agent__in=agents, parent=None, status__in=statuses)
     rows = rows.exclude(status=Status.QUEUED, wake_at__isnull=False)  # it starts at its own time
     return rows.order_by("-created_at", "-id").values_list(
         "id", "session_id", "agent", "owner_id", "tenant"
@@ -182,18 +182,18 @@ def _still_live(live: Sequence[tuple[Delivery, UUID]], result: DeliveryResult) -
     to_live = []
     for delivery, run_id in live:
         status, agent, session_id = held.get(run_id, ("", "", None))
-        if run_id == delivery.letter.by:
+        if run_id == delivery.message.by:
             result.publishers.append(delivery.follower.id)
         elif agent != delivery.follower.agent or status not in (*ACTIVE, Status.QUEUED):
             result.busy.append(delivery.follower.id)
         elif run_id in full:
             result.later.append(delivery.follower.id)
         else:
-            to_live.append(ToLive(delivery.follower.id, delivery.letter, run_id, session_id))
+            to_live.append(ToLive(delivery.follower.id, delivery.message, run_id, session_id))
     return to_live
 
 
-def _places(idle: Sequence[Delivery], result: DeliveryResult) -> list[ToNew]:
+def _new_runs(idle: Sequence[Delivery], result: DeliveryResult) -> list[ToNew]:
     """Where the runs of idle agents begin: in the follower's home, which is locked then, or in a new session."""
     wanted = {one.follower.home_id for one in idle if one.follower.home_id is not None}
     rows = Session.objects.filter(id__in=wanted).order_by("id").select_for_update(skip_locked=True, no_key=True)
@@ -211,11 +211,11 @@ def _places(idle: Sequence[Delivery], result: DeliveryResult) -> list[ToNew]:
         if (*thread, one.owner_id, one.tenant) in resting:
             result.later.append(one.id)
             continue
-        status = Status.QUEUED if thread in taken else Status.PENDING  # behind somebody else's
+        status = Status.QUEUED if thread in taken else Status.PENDING  # behind another run
         if one.home_id is not None:
             taken[thread] = [one.owner_id, one.tenant]
         to_new.append(
-            ToNew(one.id, delivery.letter, uuid7(), one.home_id or uuid7(), one.home_id is None, status, one.version)
+            ToNew(one.id, delivery.message, uuid7(), one.home_id or uuid7(), one.home_id is None, status, one.version)
         )
     return to_new
 
@@ -229,16 +229,16 @@ class Homes:
     busy: list[UUID] = field(default_factory=list)  # another process may be giving them a home
 
 
-def of_homeless(ids: Sequence[UUID]) -> Homes:
+def choose_homes(ids: Sequence[UUID]) -> Homes:
     """A lock on the follower's first follow is the right to give the follower its home. The rows of these follows are
     locked already."""
     homes = Homes()
-    rows = _look(ids)
+    rows = _first_follows(ids)
     held = set(ids)
     if others := {first for _, _, first, _ in rows}.difference(ids):
         locks = Follow.objects.filter(id__in=others).order_by("id").select_for_update(skip_locked=True, no_key=True)
         held.update(locks.values_list("id", flat=True))
-        rows = _look(ids)  # what was committed before the lock
+        rows = _first_follows(ids)  # what was committed before the lock
     begun = set()
     for follow_id, follower, first, home_id in rows:
         if home_id is not None:
@@ -251,7 +251,7 @@ def of_homeless(ids: Sequence[UUID]) -> Homes:
     return homes
 
 
-def _look(ids: Sequence[UUID]) -> list[Any]:
+def _first_follows(ids: Sequence[UUID]) -> list[Any]:
     same = Follow.objects.filter(follower=OuterRef("follower")).order_by("id")
     rows = Follow.objects.filter(id__in=ids).annotate(
         first=Subquery(same.values("id")[:1]),

@@ -17,7 +17,7 @@ from ravi_django.engine.journal import outbox
 from ravi_django.engine.journal.entries import encode
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Follow, InboxMessage, Run, Session, Status
-from ravi_django.runs.waking import WOKEN, woken
+from ravi_django.runs.wake import WOKEN, woken
 
 SIGNAL = "new_feed_item"  # a message to a live run ends a wait for it
 PRIORITY = Priority.LOW  # a person who waits comes before ten thousand feeds
@@ -37,7 +37,7 @@ class ToLive:
     """A live run that gets a message."""
 
     follow_id: UUID
-    letter: FollowerMessage
+    message: FollowerMessage
     run_id: UUID
     session_id: UUID
 
@@ -47,7 +47,7 @@ class ToNew:
     """A new run with its first message."""
 
     follow_id: UUID
-    letter: FollowerMessage
+    message: FollowerMessage
     run_id: UUID
     session_id: UUID
     fresh: bool  # the session is new, too
@@ -61,9 +61,9 @@ def to_live_runs(targets: Sequence[ToLive]) -> list[UUID]:
         return []
     if not postgres.in_use():
         return _to_live_by_orm(targets)
-    places, letters = _letters([one.letter for one in targets])
-    rows = [[one.run_id, places[one.letter.id]] for one in targets]
-    params = claim_order.parameters(PRIORITY) | {"rows": json_text(rows), "letters": letters}
+    indexes, documents = _documents([one.message for one in targets])
+    rows = [[one.run_id, indexes[one.message.id]] for one in targets]
+    params = claim_order.parameters(PRIORITY) | {"rows": json_text(rows), "documents": documents}
     return [run_id for run_id, status in postgres.execute(_TO_LIVE, params) if status == Status.PENDING]
 
 
@@ -75,13 +75,13 @@ def to_new_runs(targets: Sequence[ToNew]) -> list[UUID]:
         _write_events(targets)
     if not postgres.in_use():
         return _to_new_by_orm(targets)
-    places, letters = _letters([one.letter for one in targets])
+    indexes, documents = _documents([one.message for one in targets])
     rows = [
-        [one.follow_id, one.run_id, one.session_id, one.fresh, one.status, one.version, places[one.letter.id]]
+        [one.follow_id, one.run_id, one.session_id, one.fresh, one.status, one.version, indexes[one.message.id]]
         for one in targets
     ]
     sql, params = _begin_statement()
-    postgres.execute(sql, params | claim_order.parameters() | {"rows": json_text(rows), "letters": letters})
+    postgres.execute(sql, params | claim_order.parameters() | {"rows": json_text(rows), "documents": documents})
     return [one.run_id for one in targets if one.status == Status.PENDING]
 
 
@@ -96,10 +96,10 @@ def note_delivered(homes: Mapping[UUID, UUID]) -> None:
     Follow.objects.bulk_update(moved, ["home_id"], batch_size=500)
 
 
-def _letters(letters: Sequence[FollowerMessage]) -> tuple[dict[str, int], str]:
-    """The index of each different letter by its id, and the letters as JSON."""
-    unique = {letter.id: letter for letter in letters}
-    documents = [[letter.id, letter.body] for letter in unique.values()]
+def _documents(messages: Sequence[FollowerMessage]) -> tuple[dict[str, int], str]:
+    """The index of each different message by its id, and the messages as JSON."""
+    unique = {message.id: message for message in messages}
+    documents = [[message.id, message.body] for message in unique.values()]
     return {name: index for index, name in enumerate(unique)}, json_text(documents)
 
 
@@ -109,16 +109,16 @@ def json_text(rows: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------- on PostgreSQL
 
-_LETTERS = """letter AS MATERIALIZED (
+_DOCUMENTS = """document AS MATERIALIZED (
   SELECT place - 1 AS place, one ->> 0 AS id, one -> 1 AS body
-  FROM jsonb_array_elements(%(letters)s::jsonb) WITH ORDINALITY AS given(one, place)
+  FROM jsonb_array_elements(%(documents)s::jsonb) WITH ORDINALITY AS given(one, place)
 )"""
 _TO_LIVE = f"""
-WITH {_LETTERS}, given AS (
+WITH {_DOCUMENTS}, given AS (
   SELECT (one ->> 0)::uuid AS run_id, (one ->> 1)::int AS place FROM jsonb_array_elements(%(rows)s::jsonb) AS one
 ), sent AS (
   INSERT INTO ravi_inboxmessage (run_id, message_id, name, body, created_at)
-  SELECT given.run_id, letter.id, '{SIGNAL}', letter.body, {NOW} FROM given JOIN letter USING (place)
+  SELECT given.run_id, document.id, '{SIGNAL}', document.body, {NOW} FROM given JOIN document USING (place)
   ON CONFLICT DO NOTHING RETURNING run_id
 )
 UPDATE ravi_run SET {WOKEN}
@@ -148,7 +148,7 @@ def _begin_statement() -> tuple[str, dict[str, str | None]]:
         Session(), same | {"id": "g.session_id", "title": "left(f.topic, 200)", "updated_at": NOW}
     )
     sql = f"""
-WITH {_LETTERS}, g AS MATERIALIZED (
+WITH {_DOCUMENTS}, g AS MATERIALIZED (
   SELECT (one ->> 0)::uuid AS follow_id, (one ->> 1)::uuid AS run_id, (one ->> 2)::uuid AS session_id,
     (one ->> 3)::boolean AS fresh, one ->> 4 AS status, (one ->> 5)::int AS version, (one ->> 6)::int AS place
   FROM jsonb_array_elements(%(rows)s::jsonb) AS one
@@ -162,7 +162,7 @@ WITH {_LETTERS}, g AS MATERIALIZED (
   INSERT INTO ravi_run ({runs}) SELECT {run_values} FROM g JOIN ravi_follow f ON f.id = g.follow_id RETURNING id
 ), messages AS (
   INSERT INTO ravi_inboxmessage (run_id, message_id, body, created_at)
-  SELECT g.run_id, letter.id, letter.body, {NOW} FROM g JOIN letter USING (place)
+  SELECT g.run_id, document.id, document.body, {NOW} FROM g JOIN document USING (place)
 )
 SELECT count(*) FROM runs"""  # noqa: S608
     return sql, params | more
@@ -190,10 +190,10 @@ def _columns(row: Model, expressions: Mapping[str, str]) -> tuple[str, str, dict
 def _to_live_by_orm(targets: Sequence[ToLive]) -> list[UUID]:
     known = set(
         InboxMessage.objects.filter(
-            run_id__in=[one.run_id for one in targets], message_id__in={one.letter.id for one in targets}
+            run_id__in=[one.run_id for one in targets], message_id__in={one.message.id for one in targets}
         ).values_list("run_id", "message_id")
     )
-    new = {(one.run_id, one.letter.id): one for one in targets if (one.run_id, one.letter.id) not in known}.values()
+    new = {(one.run_id, one.message.id): one for one in targets if (one.run_id, one.message.id) not in known}.values()
     InboxMessage.objects.bulk_create(clock.stamp(_message(one, SIGNAL)) for one in new)
     ids = {one.run_id for one in new}
     Run.objects.filter(id__in=ids).update(**woken(PRIORITY))
@@ -238,10 +238,10 @@ def _run(one: ToNew, follow: Follow) -> Run:
 
 
 def _message(one: ToLive | ToNew, name: str = "") -> InboxMessage:
-    return InboxMessage(run_id=one.run_id, message_id=one.letter.id, name=name, body=dict(one.letter.body))
+    return InboxMessage(run_id=one.run_id, message_id=one.message.id, name=name, body=dict(one.message.body))
 
 
 def _write_events(targets: Sequence[ToNew]) -> None:
     follows = Follow.objects.in_bulk([one.follow_id for one in targets])
-    runs = ((_run(one, follows[one.follow_id]), one.letter.body) for one in targets)
+    runs = ((_run(one, follows[one.follow_id]), one.message.body) for one in targets)
     outbox.write([event for run, body in runs for event in outbox.of_submit(run, body)])

@@ -1,7 +1,7 @@
-"""Deliver what followers get later: a digest's items, and what a follower could not take when it was published.
+"""Later deliveries to followers: the items of a digest, and publications that a follower could not take at once.
 
-All that waits for a follow comes in one message, or in several of at most RAVI["MAX_INPUT_BYTES"]. A follower that
-cannot take it is tried again after AGAIN_S.
+All items that wait for a follow are delivered in one message, or in several of at most RAVI["MAX_INPUT_BYTES"]. A
+follower that cannot take it is tried again after AGAIN_S.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ravi_django.wings.feeds.social.follow_rows import LockedFollow, forget, loc
 log = logging.getLogger("ravi.fan_out")
 
 AGAIN_S = 60.0
-TRIES = 15  # deliveries of an item that make an error, before it is given up
+TRIES = 15  # failed deliveries of an item, before it is dropped
 MOST_ITEMS = 200  # of one message
 ITEM_BYTES = 512  # of an item, added to its payload
 BATCH_BYTES = 32 * 1024 * 1024  # of one transaction's messages
@@ -47,7 +47,7 @@ class Item(NamedTuple):
 class DueBatch:
     """The result of one batch of due items."""
 
-    looked_at: int  # followers that had something due and were locked: served, given up or put off
+    looked_at: int  # locked followers with a due item: delivered, dropped or postponed
     woken: list[UUID] = field(default_factory=list)
 
 
@@ -62,20 +62,20 @@ def deliver_due(limit: int, rights: Rights | None = None) -> DueBatch | None:
         if not due:
             return None
         present = due[0][1]
-        looked = lock_followers([follow_id for follow_id, _ in due], rights)
-        forget(FeedItem.objects.filter(follow_id__in=looked.refused), "nobody may be given them any more")
-        chosen, letters = _letters({one.follower.id: one for one in looked.allowed})
+        checked = lock_followers([follow_id for follow_id, _ in due], rights)
+        forget(FeedItem.objects.filter(follow_id__in=checked.refused), "no follower may get them any more")
+        chosen, messages = _messages({one.follower.id: one for one in checked.allowed})
         deliveries = [
-            Delivery(one.follower, letters[one.follower.id]) for one in looked.allowed if one.follower.id in letters
+            Delivery(one.follower, messages[one.follower.id]) for one in checked.allowed if one.follower.id in messages
         ]
         result = deliver(deliveries)
-        result.failed |= {one.follower.id: UnknownAgent(one.follower.agent) for one in looked.unknown}
-        chosen |= _items([one.follower.id for one in looked.unknown])
+        result.failed |= {one.follower.id: UnknownAgent(one.follower.agent) for one in checked.unknown}
+        chosen |= _items([one.follower.id for one in checked.unknown])
         _settle(chosen, result, present)
-        put_off((one.follower.id for one in looked.undecided), present + timedelta(seconds=AGAIN_S))
-        reported = [one.follower.id for one in looked.allowed if one.dropped and one.follower.id in result.delivered]
+        put_off((one.follower.id for one in checked.undecided), present + timedelta(seconds=AGAIN_S))
+        reported = [one.follower.id for one in checked.allowed if one.dropped and one.follower.id in result.delivered]
         Follow.objects.filter(id__in=reported).update(dropped=0)
-        return DueBatch(len(looked.ids), result.woken)
+        return DueBatch(len(checked.ids), result.woken)
 
 
 def _due(limit: int) -> list[tuple[UUID, datetime]]:
@@ -84,9 +84,9 @@ def _due(limit: int) -> list[tuple[UUID, datetime]]:
     return list(rows.annotate(present=clock.now()).order_by("due").values_list("follow_id", "present")[:limit])
 
 
-def _letters(follows: Mapping[UUID, LockedFollow]) -> tuple[dict[UUID, list[Item]], dict[UUID, FollowerMessage]]:
-    """The items that each follow gets now, and their message. What is too much for one message, or for one
-    transaction, stays for the next."""
+def _messages(follows: Mapping[UUID, LockedFollow]) -> tuple[dict[UUID, list[Item]], dict[UUID, FollowerMessage]]:
+    """The items that each follow gets now, and their message. The rest stays for the next
+    message or transaction."""
     waiting = _items(follows)
     bodies = Cast("body", TextField())
     published = Publication.objects.filter(id__in={item.publication_id for items in waiting.values() for item in items})
@@ -100,17 +100,17 @@ def _letters(follows: Mapping[UUID, LockedFollow]) -> tuple[dict[UUID, list[Item
             break
     rows = published.in_bulk({item.publication_id for items in chosen.values() for item in items})
     made: dict[tuple[Any, ...], FollowerMessage] = {}
-    letters = {}
+    messages = {}
     for follow_id, items in chosen.items():
         ids, follow = [item.publication_id for item in items], follows[follow_id]
         if len(ids) == 1 and not ((follow.every_s or follow.dropped) and sizes[ids[0]] <= _room()):
-            letters[follow_id] = letter_of(rows[ids[0]])
+            messages[follow_id] = message_of(rows[ids[0]])
             continue
         key = (follow.dropped, *ids)
         if key not in made:
             made[key] = digest_of([rows[one] for one in ids], follow.dropped)
-        letters[follow_id] = made[key]
-    return chosen, letters
+        messages[follow_id] = made[key]
+    return chosen, messages
 
 
 def _items(follow_ids: Iterable[UUID]) -> dict[UUID, list[Item]]:
@@ -141,7 +141,7 @@ def _fitting(items: list[Item], sizes: Mapping[UUID, int]) -> tuple[list[Item], 
     return items, size
 
 
-def letter_of(publication: Publication) -> FollowerMessage:
+def message_of(publication: Publication) -> FollowerMessage:
     """The message of one publication alone."""
     return FollowerMessage(publication.id.hex, publication.body, publication.run_id)
 
@@ -170,8 +170,8 @@ def digest_of(publications: Sequence[Publication], dropped: int = 0) -> Follower
 
 
 def _settle(chosen: Mapping[UUID, list[Item]], result: DeliveryResult, present: datetime) -> None:
-    """Delete what was delivered, and set the next due time of the rest. What fails TRIES times is given up, so that
-    the follower's next items come."""
+    """Delete what was delivered, and set the next due time of the rest. Items that fail TRIES times are dropped:
+    otherwise the follower's next items would never come."""
 
     def of(follow_ids: Iterable[UUID]) -> Any:
         return FeedItem.objects.filter(id__in=[item.id for follow_id in follow_ids for item in chosen[follow_id]])

@@ -1,10 +1,10 @@
 """Deliver a publication to its followers, batch by batch in the order of their ids.
 
 Each batch is one transaction that also records how far it has come. After a crash the next batch begins there: no
-follower is skipped, and none gets it twice. The publications of one topic are delivered one after the other, the
-oldest first. A hint starts it, and the sweep finds what hints missed.
+follower is skipped, and none gets it twice. The publications of one topic are delivered one after the other, the oldest
+first. A hint starts the fan-out; the sweep starts it if the hint was lost.
 
-A follower that cannot take it now gets a FeedItem that is due later: nobody waits for it.
+A follower that cannot take the message now gets a FeedItem that is due later. The other followers do not wait for it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ravi_django.engine.db import claim_order, clock, postgres
 from ravi_django.engine.db.postgres import NOW, as_text, cast
 from ravi_django.engine.journal.entries import encode
 from ravi_django.models import ACTIVE, Follow, Publication
-from ravi_django.runs import background, hints, workers
+from ravi_django.runs import background_tasks, hints, workers
 from ravi_django.runs.catalog import registry
-from ravi_django.runs.waking import WOKEN
+from ravi_django.runs.wake import WOKEN
 from ravi_django.wings.feeds.social import digests
 from ravi_django.wings.feeds.social.deliveries import Delivery, DeliveryResult, Follower, UnknownAgent, deliver
 from ravi_django.wings.feeds.social.delivery_rows import PRIORITY, SIGNAL, FollowerMessage, json_text
-from ravi_django.wings.feeds.social.digests import letter_of
+from ravi_django.wings.feeds.social.digests import message_of
 from ravi_django.wings.feeds.social.follow_rows import (
     OPEN,
     being_changed,
@@ -93,20 +93,20 @@ def _limited(publication: Publication) -> Any:
 
 
 def _deliver(publication: Any, size: int, rights: Rights | None) -> Batch:
-    letter = letter_of(publication)
-    known = _delivered_to_live_runs(publication, letter, size, rights) if postgres.in_use() else None
+    message = message_of(publication)
+    known = _delivered_to_live_runs(publication, message, size, rights) if postgres.in_use() else None
     window = _next(publication, size) if known is None else known.left
     upto = (window[-1] if window else None) if known is None else known.upto
-    looked = lock_followers(window, rights)
-    publishers = {one.follower.id for one in looked.locked if _is_its_own(publication, one.follower)}
-    waits = ((one.follower.id, one.due_at(publication.present)) for one in looked.locked)
+    checked = lock_followers(window, rights)
+    publishers = {one.follower.id for one in checked.locked if _is_publisher(publication, one.follower)}
+    waits = ((one.follower.id, one.due_at(publication.present)) for one in checked.locked)
     later = {follow_id: due for follow_id, due in waits if due is not None and follow_id not in publishers}
     skipped = publishers.union(later)
-    result = deliver([Delivery(one.follower, letter) for one in looked.allowed if one.follower.id not in skipped])
-    unknown = {one.follower.id: UnknownAgent(one.follower.agent) for one in looked.unknown}
+    result = deliver([Delivery(one.follower, message) for one in checked.allowed if one.follower.id not in skipped])
+    unknown = {one.follower.id: UnknownAgent(one.follower.agent) for one in checked.unknown}
     result.failed |= {follow_id: error for follow_id, error in unknown.items() if follow_id not in skipped}
-    result.later += [one.follower.id for one in looked.undecided if one.follower.id not in skipped]
-    ids = looked.ids
+    result.later += [one.follower.id for one in checked.undecided if one.follower.id not in skipped]
+    ids = checked.ids
     result.busy += being_changed(follow_id for follow_id in window if follow_id not in ids)
     _set_all_aside(publication, later, result)
     drop_oldest(list(later), publication.present)
@@ -118,30 +118,31 @@ def _deliver(publication: Any, size: int, rights: Rights | None) -> Batch:
         delivered=F("delivered") + delivered + waiting,
         done_at=clock.now() if done else None,
     )
-    overdue = (one.items_at is not None and one.items_at <= publication.present for one in looked.allowed)
+    overdue = (one.items_at is not None and one.items_at <= publication.present for one in checked.allowed)
     at_once = bool(result.busy) or any(overdue)
     woken = [*(known.woken if known else ()), *result.woken]
     return Batch(publication.id, delivered, waiting, at_once, done, woken)
 
 
 def _delivered_to_live_runs(
-    publication: Any, letter: FollowerMessage, limit: int, rights: Rights | None
+    publication: Any, message: FollowerMessage, limit: int, rights: Rights | None
 ) -> BulkResult | None:
     """None where every follower needs a closer look: the site has its own policy, or a row makes an error."""
     if (rights is not None and not rights.by_access) or publication.last is None:
         return None
     try:
         with transaction.atomic():
-            swept = deliver_to_live_runs(publication, letter, limit, owner_is_active() is not None, rights is not None)
+            active = owner_is_active() is not None
+            result = deliver_to_live_runs(publication, message, limit, active, rights is not None)
             connection.check_constraints()
-            return swept
+            return result
     except OperationalError:
         raise
     except DatabaseError:
         return None
 
 
-def _is_its_own(publication: Publication, follower: Follower) -> bool:
+def _is_publisher(publication: Publication, follower: Follower) -> bool:
     """Skip the publisher itself, or it would answer its own message forever."""
     return follower.agent == sender_of(publication) and follower.owner_id == publication.owner_id
 
@@ -211,7 +212,7 @@ LOOKS = 16  # hints for more runs, at least
 
 def hint(publication_id: UUID | str) -> None:
     """Have it delivered. Never raises."""
-    background.hint("ravi.fan_out", str(publication_id))
+    background_tasks.hint("ravi.fan_out", str(publication_id))
 
 
 def run(publication_id: UUID | str) -> None:
@@ -264,7 +265,7 @@ def wake(run_ids: Sequence[UUID]) -> None:
         hints.send_many(run_ids)
         return
     for _ in range(min(len(run_ids), max(LOOKS, 2 * workers.alive().count()))):
-        background.hint("ravi.look")
+        background_tasks.hint("ravi.look")
 
 
 _OWNER: Any = Follow._meta.get_field("owner")
@@ -281,7 +282,7 @@ class BulkResult:
 
 
 def deliver_to_live_runs(
-    publication: Publication, letter: FollowerMessage, limit: int, active: bool, by_access: bool
+    publication: Publication, message: FollowerMessage, limit: int, active: bool, by_access: bool
 ) -> BulkResult:
     """On PostgreSQL, in one statement: deliver to those of the next followers that may get it at once, and whose run is
     live in their home. It stays beside `deliver` because 10,000 waiting runs take 0.4 s with it and 2 s without.
@@ -300,11 +301,11 @@ def deliver_to_live_runs(
         "code": postgres.texts(list(registry._agents)),
         "open": postgres.texts([address for address in list(registry._agents) if registry.access_of(address) == OPEN]),
         "unread": str(int(conf.FEED_UNREAD)),
-        "by": str(letter.by) if letter.by else None,
+        "by": str(message.by) if message.by else None,
         "sender": sender_of(publication),
         "owner": as_text(_OWNER, publication.owner_id),
-        "message": letter.id,
-        "body": json_text(letter.body),
+        "message": message.id,
+        "body": json_text(message.body),
     }
     ((upto, delivered, woken, left),) = postgres.execute(_statement(active, by_access), params)
     return BulkResult(delivered, woken or [], upto, left or [])

@@ -1,9 +1,9 @@
 """The rows of follows, and of the items that wait for them. A follow is one row per agent, owner, tenant and topic, and
-per session where one is given; a unique constraint guards it against calls at the same time.
+per session if the follow has one; a unique constraint guards it against concurrent calls.
 
 A run's row is locked before a follow's, here as in the fan-out.
 
-Only the oldest item of a follow has a due time; the others are BEHIND it. So postponing a follow changes one row,
+Only the oldest item of a follow has a due time; the others have NOT_NEXT. So postponing a follow changes one row,
 however many items wait. Removing the oldest item makes the next one due, under the lock of the follow's row.
 """
 
@@ -122,7 +122,7 @@ log = logging.getLogger("ravi.fan_out")
 
 T = TypeVar("T")
 
-BEHIND = datetime(9999, 1, 1, tzinfo=UTC)
+NOT_NEXT = datetime(9999, 1, 1, tzinfo=UTC)  # due time of an item that waits for an older one
 MOST = 1_000  # items that wait for one follow
 
 
@@ -152,7 +152,7 @@ def put_off(follow_ids: Iterable[UUID], until: datetime) -> None:
 def move_up(follow_ids: Collection[UUID], present: datetime) -> None:
     """Make the oldest remaining item of each follow due. The caller has locked the follows."""
     ids = Follow.objects.filter(id__in=follow_ids).values_list(_of_oldest("id"), flat=True)
-    FeedItem.objects.filter(id__in=list(ids), due_at=BEHIND).update(due_at=present)
+    FeedItem.objects.filter(id__in=list(ids), due_at=NOT_NEXT).update(due_at=present)
 
 
 def _of_oldest(field: str) -> Subquery:
@@ -192,7 +192,7 @@ def forget(rows: Any, why: str) -> None:
     for count, ids in _grouped(counts):
         Publication.objects.filter(id__in=ids).update(delivered=F("delivered") - count)
     follows = ", ".join(sorted({str(follow_id) for _, _, follow_id in items})[:20])
-    log.error("%d items are given up, %s: follows %s", len(items), why, follows, extra={"action": "fan_out.given_up"})
+    log.error("%d items are dropped, %s: follows %s", len(items), why, follows, extra={"action": "fan_out.given_up"})
     FeedItem.objects.filter(id__in=[row[0] for row in items]).delete()
 
 
@@ -218,7 +218,7 @@ class LockedFollow:
     def due_at(self, present: datetime) -> datetime | None:
         """When it gets something that is published now; None: at once."""
         if self.items_at is not None:
-            return BEHIND if self.items_at < BEHIND else present
+            return NOT_NEXT if self.items_at < NOT_NEXT else present
         if self.every_s and self.last_at is not None:
             at = self.last_at + timedelta(seconds=self.every_s)
             return at if at > present else None
@@ -244,7 +244,7 @@ class FollowerCheck:
 
 
 def lock_followers(ids: Sequence[UUID], rights: Rights | None = None) -> FollowerCheck:
-    """Lock those of these follows that nobody else has locked, and see which may get something."""
+    """Lock the follows that no other transaction has locked, and check which may get a message."""
     active = owner_is_active()
     # Where users have no such column, the topic takes its place in the row.
     names = ("id", "agent", "owner_id", "tenant", "session_id", "home_id", "every_s", "last_at", "topic", "dropped")
@@ -256,19 +256,19 @@ def lock_followers(ids: Sequence[UUID], rights: Rights | None = None) -> Followe
     versions, disabled = _versions(agents)
     wanted = {(row[1], row[2], row[8]) for row in follows if row[2] is not None and row[1] in versions}
     refused, failed = _refused(wanted, agents, rights)
-    looked, off = FollowerCheck(), Counter[str]()
+    checked, off = FollowerCheck(), Counter[str]()
     for follow_id, agent, owner_id, tenant, session_id, home_id, every_s, last_at, topic, dropped, is_active in follows:
         follower = Follower(follow_id, agent, owner_id, tenant, session_id, session_id or home_id, versions.get(agent))
         one = LockedFollow(follower, every_s, last_at, waiting.get(follow_id), dropped)
         if owner_id is not None and active and not is_active:
-            looked.refused.append(follow_id)
+            checked.refused.append(follow_id)
         elif owner_id is not None and topic in failed:
-            looked.undecided.append(one)
+            checked.undecided.append(one)
         elif agent in disabled or (agent, owner_id, topic) in refused:
-            looked.refused.append(follow_id)
+            checked.refused.append(follow_id)
             off.update([agent] if agent in disabled else ())
         else:
-            (looked.allowed if agent in versions else looked.unknown).append(one)
+            (checked.allowed if agent in versions else checked.unknown).append(one)
     for topic, error in failed.items():
         log.error(
             "topic %s: its followers that have an owner wait, may_receive has failed",
@@ -282,7 +282,7 @@ def lock_followers(ids: Sequence[UUID], rights: Rights | None = None) -> Followe
             *(agent, count),
             extra={"action": "fan_out.disabled"},
         )
-    return looked
+    return checked
 
 
 def being_changed(ids: Iterable[UUID]) -> list[UUID]:

@@ -35,7 +35,7 @@ SECRET_LEAST, SECRET_MOST = 16, 150  # characters; the column holds two with a c
 POLLED = frozenset({Source.Kind.FEED, Source.Kind.ADAPTER})
 
 
-def faults_of(source: Source) -> Iterator[Fault]:
+def errors_of(source: Source) -> Iterator[Fault]:
     """The faults of a source that a user has entered."""
     options = source.options
     if not isinstance(options, dict):
@@ -185,7 +185,7 @@ def add_source(
         secret=secret,
         home=_home(session, user, tenant),
     )
-    for field, fault in faults_of(source):
+    for field, fault in errors_of(source):
         raise InvalidInputError(f"{field}: {fault}", field=field)
     try:
         source.clean_fields()

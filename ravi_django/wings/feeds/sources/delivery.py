@@ -16,7 +16,7 @@ from ravi_django.kernel import AgentId, AgentNotFoundError, DataPayload, Invalid
 from ravi_django.models import ACTIVE, Run, Session, Signal, Source, Status, uuid7
 from ravi_django.runs import hints
 from ravi_django.runs.sessions import create_run, create_session
-from ravi_django.runs.waking import touch
+from ravi_django.runs.wake import touch
 from ravi_django.wings.feeds.fetching.adapter import Item
 from ravi_django.wings.feeds.sources import items as source_items
 from ravi_django.wings.feeds.sources.items import Unread, carry, full_sources, take_first, unread_in
@@ -26,7 +26,7 @@ UNREAD = "its run has reached RAVI['SOURCE_UNREAD'], the limit of unread items; 
 UNREAD_S = 60.0  # until the next try
 ENOUGH_S = 3600.0
 GONE = "the source was disabled or deleted in the meantime"
-TRIES = 4  # a run that was found may end before it is locked
+TRIES = 4  # the chosen run may end before it is locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Delivery:
 
 
 class _NotHere(Exception):
-    """The run that was found has ended, or a new one would be queued: look again."""
+    """The chosen run has ended, or a new one would be queued: choose again."""
 
 
 def deliver(source: Source | UUID, items: Sequence[Item], *, signed_at: datetime | None = None) -> Delivery:

@@ -22,7 +22,7 @@ from ravi_django.db import transaction
 from ravi_django.engine.db import clock
 from ravi_django.kernel.json_values import storable
 from ravi_django.models import ACTIVE, TERMINAL, InboxMessage, JournalEntry, Run, Signal, Source, SourceItem, Status
-from ravi_django.runs.waking import touch
+from ravi_django.runs.wake import touch
 from ravi_django.wings.feeds.fetching.adapter import Item, Polled
 
 STATE = "state"  # the option that holds an adapter's state

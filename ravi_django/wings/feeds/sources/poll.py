@@ -17,7 +17,7 @@ from ravi_django.calls.llm.errors import error_text
 from ravi_django.conf import conf
 from ravi_django.engine.db.threads import DatabaseThreads
 from ravi_django.models import Source
-from ravi_django.runs import background
+from ravi_django.runs import background_tasks
 from ravi_django.wings.feeds.fetching.adapter import PollDelayed, Polled, SourceError
 from ravi_django.wings.feeds.fetching.fetch import TURN_S
 from ravi_django.wings.feeds.sources import delivery, items as source_rows
@@ -57,7 +57,7 @@ def sweep() -> None:
     """Hint the polls when something is due, and begin runs for unread items; a query each."""
     sweep_unread()
     if source_rows.any_source_due(pollers()):
-        background.hint("ravi.poll_sources")
+        background_tasks.hint("ravi.poll_sources")
 
 
 def sweep_unread() -> list[UUID]:
@@ -119,13 +119,13 @@ class _Polls:
             done_taking()
 
     def _is_drained(self) -> bool:
-        stopped_s = background.stopped_s(self._begun)
+        stopped_s = background_tasks.stopped_s(self._begun)
         return stopped_s is not None and stopped_s >= float(conf.DRAIN_S)
 
     async def _claimed(self, room: int) -> list[Source]:
         """Claim more sources if there is room for many: each claim is a query."""
         wanted = min(room, self._room if self._left is None else self._left)
-        if self._left == 0 or time.monotonic() > self._give_up or background.stopped_s(self._begun) is not None:
+        if self._left == 0 or time.monotonic() > self._give_up or background_tasks.stopped_s(self._begun) is not None:
             self.takes_no_more()
             return []
         if wanted <= 0 or (room < self._room // 4 and wanted == room):

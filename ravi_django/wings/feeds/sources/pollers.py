@@ -1,4 +1,4 @@
-"""How a source is polled, by its kind: a feed, or the site's own adapter."""
+"""Poll a source, by its kind: a feed, or the site's own adapter."""
 
 from __future__ import annotations
 

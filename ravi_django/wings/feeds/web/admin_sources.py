@@ -30,7 +30,7 @@ from ravi_django.admin.delegations import UserNameField
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import Source, SourceItem
 from ravi_django.pages import formats
-from ravi_django.runs import background
+from ravi_django.runs import background_tasks
 from ravi_django.users import has
 from ravi_django.wings.feeds.schedules import schedules
 from ravi_django.wings.feeds.sources import adding, webhooks
@@ -45,7 +45,7 @@ OPTIONS = _(
     'Webhook: {"id", "title", "text", "url": paths}. Do not enter keys '
     "or passwords."
 )
-STATUS = ["hook", "secret_state", "shown_error", "checked_at", "next_poll", "failures", "moved_from", "shown_home"]
+STATUS = ["hook", "secret_state", "error_html", "checked_at", "next_poll", "failures", "moved_from", "home_link"]
 POLL_AGAIN = {"location", "kind", "options", "agent", "enabled", "owner"}  # a change of these polls at once
 
 
@@ -82,7 +82,7 @@ class SourceForm(OwnedForm):
         super()._post_clean()  # type: ignore[misc]
         if self.errors:
             return
-        for field, fault in adding.faults_of(self.instance):
+        for field, fault in adding.errors_of(self.instance):
             self.add_error(field if field in self.fields else None, fault)
         if not self.errors and {"agent", "owner"}.intersection(self.changed_data):
             try:
@@ -116,11 +116,11 @@ class SourceAdmin(OwnedAdmin):
         hidden = () if has(request.user, "is_superuser") else SUPERUSERS
         chosen = [name for name in FIELDS if name not in hidden]
         if obj is not None and not self.has_change_permission(request, obj):
-            chosen = [name for name in FIELDS if name != "options"] + ["shown_options"]
+            chosen = [name for name in FIELDS if name != "options"] + ["options_html"]
         return [(None, {"fields": chosen}), *([(_("State"), {"fields": STATUS})] if obj is not None else [])]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Source | None = None) -> list[str]:
-        return [] if obj is None else ["kind", *STATUS, "shown_options"]
+        return [] if obj is None else ["kind", *STATUS, "options_html"]
 
     def save_model(self, request: HttpRequest, obj: Source, form: Any, change: bool) -> None:
         """Save only the typed fields: a poll may be writing the rest of the row now."""
@@ -189,7 +189,7 @@ class SourceAdmin(OwnedAdmin):
         rows, others = self._changeable(request, queryset)
         due = [row for row in rows if row.enabled and row.kind in adding.POLLED]
         Source.objects.filter(pk__in=[row.pk for row in due]).update(next_at=None)
-        background.hint_on_commit("ravi.poll_sources")
+        background_tasks.hint_on_commit("ravi.poll_sources")
         why = gettext("%(count)s unchanged: disabled, not polled, or owned by others.")
         self._report(
             request, due, len(rows) - len(due) + others, "Polling requested.", gettext("%(count)s to be polled."), why
@@ -256,12 +256,12 @@ class SourceAdmin(OwnedAdmin):
         return format_html('{} · <a href="{}">{}</a>', known[_valid(source)], address, link)
 
     @admin.display(description=_("error"))
-    def shown_error(self, source: Source) -> SafeString | str:
+    def error_html(self, source: Source) -> SafeString | str:
         error = formats.visible(source.error)
         return format_html('<pre class="ravi-pre">{}</pre>', error) if error else formats.NONE
 
     @admin.display(description=_("options"))
-    def shown_options(self, source: Source) -> SafeString:
+    def options_html(self, source: Source) -> SafeString:
         typed = adding.typed(source.options)
         return format_html('<pre class="ravi-pre">{}</pre>', (formats.pretty(typed, None) or {"text": ""})["text"])
 
@@ -270,7 +270,7 @@ class SourceAdmin(OwnedAdmin):
         return formats.visible(str(adding.written(source.options).get(MOVED) or "")) or formats.NONE
 
     @admin.display(description=_("conversation"))
-    def shown_home(self, source: Source) -> SafeString | str:
+    def home_link(self, source: Source) -> SafeString | str:
         return formats.link_to("session", source.home_id, source.home_id) if source.home_id else formats.NONE
 
 

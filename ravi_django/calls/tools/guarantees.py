@@ -1,4 +1,4 @@
-"""The three promises about a crash between the effect and its row; see `Effect`."""
+"""What a crash between a tool's effect and its row means: one guarantee for each value of `Effect`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError, connections
 
 from ravi_django.calls.llm.errors import error_text
+from ravi_django.calls.tools.execute import ToolEndedOddly, execute, is_pause, on_a_thread, scope_below
 from ravi_django.calls.tools.pauses import PauseRefused
 from ravi_django.calls.tools.results import error as _error, fit, happened, limit_of, result_of
-from ravi_django.calls.tools.running import ToolEndedOddly, execute, is_pause, on_a_thread, scope_below
-from ravi_django.calls.tools.threads import NoThreadLeft
+from ravi_django.calls.tools.tool_threads import NoThreadLeft
 from ravi_django.calls.tools.uncertain import decide
 from ravi_django.conf import conf
 from ravi_django.db import transaction
@@ -73,7 +73,7 @@ async def _idempotent(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: E
             _log(ctx, tool, entry, error, logging.ERROR if is_last else logging.WARNING)
             if is_last:
                 return _error(f"{error.type}: {message_of(error)}")
-        hidden.drop_words(error, tool)
+        hidden.drop_error_text(error, tool)
         raise
     except TimeoutError as error:
         await _not_ours(ctx)
@@ -112,7 +112,7 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
             _log(ctx, tool, entry, error)
             why = f"it raised {error_text(error)}"
         finally:
-            attempt.give_up()
+            attempt.abandon()
         if attempt.values:
             return happened(tool.name, attempt.values[0])
         decided = await decide(ctx, entry, why, None)
@@ -151,13 +151,13 @@ class Attempt:
         self._ends = ctx.recorder.state.present() + timedelta(seconds=timeout_of(tool))
         self._key = workers.key_of(self._run.id, self._run.generation, entry.path, entry.attempt)
         self._lock = threading.Lock()
-        self._given_up = False
+        self._abandoned = False
 
     @contextmanager
     def running(self) -> Iterator[list[Any]]:
         """Around the code; takes the value that it returns. Raises ToolRefused if the call was given up before."""
         with self._lock:
-            if self._given_up:
+            if self._abandoned:
                 raise ToolRefused("not run: its call was given up")
             workers.code_begins(self._worker, self._key, self._ends, timeout_of(self._tool))
         values: list[Any] = []
@@ -171,7 +171,7 @@ class Attempt:
 
     def _end(self, values: list[Any]) -> None:
         with self._lock:
-            is_late = self._given_up
+            is_late = self._abandoned
             self.values = [] if is_late else values
             if not (is_late and values):  # a late result is written before
                 workers.code_ended(self._worker, self._key)
@@ -181,10 +181,10 @@ class Attempt:
             except RuntimeError:  # the process ends
                 workers.code_ended(self._worker, self._key)
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Code that has not begun never does. Code that runs is listed until it ends."""
         with self._lock:
-            self._given_up = True
+            self._abandoned = True
 
     def _deliver(self, values: list[Any]) -> None:
         content = None
@@ -217,7 +217,7 @@ async def _transactional(
     entries, turns = recorder.take_pending(row)
     under_way = Commit(begun=False)
     loop = asyncio.get_running_loop()
-    last = _LastWord(lambda: loop.call_soon_threadsafe(under_way.begin))
+    last = _CommitOrAbandon(lambda: loop.call_soon_threadsafe(under_way.begin))
     first = 0
 
     def commit() -> ToolExecutionResult:
@@ -264,9 +264,9 @@ _NO_PAUSE = (
 )
 
 
-def _check_undone(ctx: RunState, error: BaseException, last: _LastWord) -> None:
+def _check_undone(ctx: RunState, error: BaseException, last: _CommitOrAbandon) -> None:
     """Raises if the transaction may have been committed, or will be."""
-    lease, rolled_back = ctx.recorder.lease, last.give_up()
+    lease, rolled_back = ctx.recorder.lease, last.abandon()
     away = isinstance(error, OperationalError | InterfaceError) or (isinstance(error, Exception) and may_pass(error))
     if away or (not rolled_back and isinstance(error, TimeoutError)):
         raise LeaseLostError(lease.run_id, lease.epoch) from error  # only another lease can find out
@@ -274,7 +274,7 @@ def _check_undone(ctx: RunState, error: BaseException, last: _LastWord) -> None:
         raise error  # its commit must not be written a second time
 
 
-def _rolled_back(ctx: RunState, tool: Tool, error: Exception, last: _LastWord) -> ToolExecutionResult:
+def _rolled_back(ctx: RunState, tool: Tool, error: Exception, last: _CommitOrAbandon) -> ToolExecutionResult:
     if isinstance(error, NoThreadLeft):
         raise _elsewhere(ctx, error) from error
     if isinstance(error, TimeoutError) and last.raised is None:
@@ -282,11 +282,11 @@ def _rolled_back(ctx: RunState, tool: Tool, error: Exception, last: _LastWord) -
     return _error(str(error) if isinstance(error, ToolEndedOddly | PauseRefused) else error_text(error))
 
 
-class _GivenUp(Exception):
+class _Abandoned(Exception):
     """Rolls back a call that was given up."""
 
 
-class _LastWord:
+class _CommitOrAbandon:
     """Decides between a transactional tool's thread and its caller: either the append of the row begins, or the call is
     given up and is never committed."""
 
@@ -294,7 +294,7 @@ class _LastWord:
         self._on_taken = on_taken
         self._lock = threading.Lock()
         self._taken = False
-        self._given_up = False
+        self._abandoned = False
         self.raised: BaseException | None = None  # by the tool itself
 
     @contextmanager
@@ -307,19 +307,19 @@ class _LastWord:
 
     def check(self) -> None:
         with self._lock:
-            if self._given_up:
-                raise _GivenUp
+            if self._abandoned:
+                raise _Abandoned
 
     def take(self) -> None:
-        """The thread is about to append. Raises _GivenUp."""
+        """The thread is about to append. Raises _Abandoned."""
         with self._lock:
-            if self._given_up:
-                raise _GivenUp
+            if self._abandoned:
+                raise _Abandoned
             self._taken = True
             self._on_taken()
 
-    def give_up(self) -> bool:
+    def abandon(self) -> bool:
         """Whether nothing was committed or will be; False once the append has started."""
         with self._lock:
-            self._given_up = not self._taken
-            return self._given_up
+            self._abandoned = not self._taken
+            return self._abandoned

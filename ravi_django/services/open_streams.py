@@ -85,7 +85,7 @@ SESSION = "session"
 
 
 @dataclass(eq=False, slots=True)
-class Opening:
+class OpenStream:
     """An open socket or event stream."""
 
     user_id: Any
@@ -105,76 +105,76 @@ class Opening:
             self.on_revoked(code, reason)
 
 
-_open: WeakKeyDictionary[asyncio.AbstractEventLoop, set[Opening]] = WeakKeyDictionary()
+_open: WeakKeyDictionary[asyncio.AbstractEventLoop, set[OpenStream]] = WeakKeyDictionary()
 _checks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()
 
 
 @asynccontextmanager
-async def watched(opening: Opening) -> AsyncIterator[Opening]:
+async def watched(open_stream: OpenStream) -> AsyncIterator[OpenStream]:
     """Check it while it is open; release its place at the end."""
     loop = asyncio.get_running_loop()
-    openings = _open.setdefault(loop, set())
-    openings.add(opening)
+    open_streams = _open.setdefault(loop, set())
+    open_streams.add(open_stream)
     if loop not in _checks:
-        _checks[loop] = loop.create_task(_look_repeatedly(openings))
+        _checks[loop] = loop.create_task(_look_repeatedly(open_streams))
     try:
-        yield opening
+        yield open_stream
     finally:
-        openings.discard(opening)
-        if not openings and (task := _checks.pop(loop, None)) is not None:
+        open_streams.discard(open_stream)
+        if not open_streams and (task := _checks.pop(loop, None)) is not None:
             task.cancel()
-        if opening.slot or opening.ticket:
-            await readers().call(release, opening)
+        if open_stream.slot or open_stream.ticket:
+            await readers().call(release, open_stream)
 
 
-def release(opening: Opening) -> None:
+def release(open_stream: OpenStream) -> None:
     """It has ended. On a database thread. After the stream's end nothing renews its ticket again."""
-    limits.close_one(opening.slot)
-    keep_tickets([opening], AGAIN_S)
-    if opening.ticket and opening.ended:
-        Ticket.objects.filter(id=opening.ticket).update(ends_at=Least("ends_at", clock.after(AGAIN_S)))
+    limits.close_one(open_stream.slot)
+    keep_tickets([open_stream], AGAIN_S)
+    if open_stream.ticket and open_stream.ended:
+        Ticket.objects.filter(id=open_stream.ticket).update(ends_at=Least("ends_at", clock.after(AGAIN_S)))
 
 
-async def _look_repeatedly(openings: Collection[Opening]) -> None:
+async def _look_repeatedly(open_streams: Collection[OpenStream]) -> None:
     while True:
         await asyncio.sleep(LOOK_S)
         try:
-            await look(list(openings))
+            await look(list(open_streams))
         except Exception as error:
             log.warning("open sockets were not checked: %s", error, extra={"action": "openings.look_failed"})
 
 
-async def look(openings: Collection[Opening]) -> None:
-    """Renew the places and tickets, and end openings that have lost their right."""
-    await readers().call(limits.keep_open, [opening.slot for opening in openings])
-    await readers().call(keep_tickets, openings)
-    for opening, why in (await readers().call(lost, openings)).items():
-        opening.revoke(*why)
+async def look(open_streams: Collection[OpenStream]) -> None:
+    """Renew the places and tickets, and end streams that have lost their right."""
+    await readers().call(limits.keep_open, [open_stream.slot for open_stream in open_streams])
+    await readers().call(keep_tickets, open_streams)
+    for open_stream, why in (await readers().call(lost, open_streams)).items():
+        open_stream.revoke(*why)
 
 
-def keep_tickets(openings: Collection[Opening], seconds: float = LOOK_S + AGAIN_S) -> None:
+def keep_tickets(open_streams: Collection[OpenStream], seconds: float = LOOK_S + AGAIN_S) -> None:
     """A killed process renews no ticket: it expires."""
-    if ids := [opening.ticket for opening in openings if opening.ticket]:
+    if ids := [open_stream.ticket for open_stream in open_streams if open_stream.ticket]:
         Ticket.objects.filter(id__in=ids).update(expires_at=clock.after(seconds))
 
 
-def lost(openings: Collection[Opening]) -> dict[Opening, tuple[int, str]]:
-    """Openings that have lost their right, with close code and reason. On a database thread."""
+def lost(open_streams: Collection[OpenStream]) -> dict[OpenStream, tuple[int, str]]:
+    """Streams that have lost their right, with close code and reason. On a database thread."""
     model: Any = get_user_model()
-    users = model._default_manager.using(alias()).in_bulk({opening.user_id for opening in openings})
-    gone = _gone({opening.credential for opening in openings})
-    rows = _rows(opening.reads for opening in openings)
-    ended: dict[Opening, tuple[int, str]] = {}
-    for opening in openings:
-        user = users.get(opening.user_id)
+    users = model._default_manager.using(alias()).in_bulk({open_stream.user_id for open_stream in open_streams})
+    gone = _gone({open_stream.credential for open_stream in open_streams})
+    rows = _rows(open_stream.reads for open_stream in open_streams)
+    ended: dict[OpenStream, tuple[int, str]] = {}
+    for open_stream in open_streams:
+        user = users.get(open_stream.user_id)
         if user is None or not user.is_active:
-            ended[opening] = LOGGED_OUT, "your account is no longer active"
-        elif opening.credential in gone or not _is_proof(opening.credential, user):
-            ended[opening] = LOGGED_OUT, "you have logged out, or the token was deleted"
-        elif opening.reads is not None:
-            row = rows.get((type(opening.reads), opening.reads.pk))
-            if row is None or not row.is_for(user) or (opening.whole and not hidden.sees(user)):
-                ended[opening] = NOT_ALLOWED, "you may no longer read this"
+            ended[open_stream] = LOGGED_OUT, "your account is no longer active"
+        elif open_stream.credential in gone or not _is_proof(open_stream.credential, user):
+            ended[open_stream] = LOGGED_OUT, "you have logged out, or the token was deleted"
+        elif open_stream.reads is not None:
+            row = rows.get((type(open_stream.reads), open_stream.reads.pk))
+            if row is None or not row.is_for(user) or (open_stream.whole and not hidden.sees(user)):
+                ended[open_stream] = NOT_ALLOWED, "you may no longer read this"
     return ended
 
 
@@ -246,8 +246,8 @@ def parts_of(origin: str) -> tuple[str, str, int]:
 
 
 def issue_ticket(user: Any, credential: Credential | None = None) -> tuple[str, datetime]:
-    """A new ticket of `user` and its expiry, TICKET_S from now. Only its hash is stored. What it opens
-    belongs to `credential`, which requested it and is stored encrypted."""
+    """A new ticket of `user` and its expiry, TICKET_S from now. Only its hash is stored. Its streams
+    belong to `credential`, which requested it and is stored encrypted."""
     ticket = secrets.token_urlsafe(32)
     times = {"expires_at": clock.after(TICKET_S), "ends_at": clock.after(MOST_S)}
     sealed = seal(json.dumps(credential)) if credential else None

@@ -213,10 +213,10 @@ def _contained(function: Callable[[], Any]) -> Any:
 def scope_below(path: str, pause: dict[str, Any] | None) -> paths.Scope:
     """Where a tool's calls are numbered. Its tasks belong to the run as the agent's do."""
     above = paths.current()
-    prefix = f"{path}/" if pause is None else place_after(path, pause)
+    prefix = f"{path}/" if pause is None else path_after_pause(path, pause)
     return paths.Scope(prefix, tasks=above.tasks if above else None)
 
 
-def place_after(path: str, pause: dict[str, Any]) -> str:
+def path_after_pause(path: str, pause: dict[str, Any]) -> str:
     """The prefix of calls after a pause of the call at `path`."""
     return f"{path}/~{pause['attempt']}."
