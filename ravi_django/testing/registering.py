@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ContextDecorator
+from copy import copy
 from functools import wraps
 from typing import Any
 
@@ -85,8 +86,7 @@ class scripted(_OfATest):
 
     def _recreate_cm(self) -> scripted:
         """For each call of a decorated function."""
-        agent, script, options = self._arguments
-        return scripted(agent, script, **options)
+        return copy(self)
 
     def __call__(self, test: Any) -> Any:
         if isinstance(test, type):

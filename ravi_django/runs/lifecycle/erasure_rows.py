@@ -37,7 +37,6 @@ from ravi_django.runs.lifecycle import prune_rows
 from ravi_django.runs.lifecycle.personal import BEGUN, TABLES, PersonalScope, Table, runs_of
 from ravi_django.runs.teams.slots import reached
 
-ROWS = prune_rows.ROWS
 BODIES_S = 3600.0  # between two searches of all journals for bodies
 STORED_S = 60.0  # a body is stored before the row that names it
 NAMING: tuple[tuple[type[Model], str, str], ...] = (  # the column, and that of the time when it was written
@@ -178,9 +177,9 @@ def _all(table: Table, scope: PersonalScope, pseudonym: str = "") -> None:
 
 
 def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
-    """One transaction, of at most ROWS rows; returns how many."""
+    """One transaction, of at most prune_rows.ROWS rows; returns how many."""
     with transaction.atomic():
-        ids = list(rows.order_by().values_list("pk", flat=True)[:ROWS])
+        ids = list(rows.order_by().values_list("pk", flat=True)[: prune_rows.ROWS])
         these = table.model._default_manager.filter(pk__in=ids)
         if not ids:
             return 0

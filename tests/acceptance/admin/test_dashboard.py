@@ -72,6 +72,7 @@ def test_every_figure_is_a_link_to_what_it_counts(root: Any) -> None:
         "ann 1 0 9 $0.50",
     ):
         assert words in said
+    assert response.content.decode().count('href="/admin/ravi/humanrequest/"') == 3, "above, of the tile, of the table"
     counted = {}
     for address in sorted(links_of(response)):
         found = root.get(address)

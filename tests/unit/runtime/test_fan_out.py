@@ -4,6 +4,7 @@ import logging
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.db import OperationalError
 
 from ravi_django import register, tasks
 from ravi_django.access import AccessPolicy
@@ -309,6 +310,21 @@ def test_topics_that_fail_do_not_stand_before_the_others(clock, monkeypatch, cap
 
     assert list(inboxes().values()) == [["good"]]
     assert caplog.records[0].action == "fan_out.failed"
+
+
+def test_trouble_of_the_database_is_no_failure_of_the_followers(monkeypatch):
+    def away(*args):
+        raise OperationalError("away")
+
+    followers(2)
+    publication = publish("goal")
+    world.patch(monkeypatch, "fan_out_delivered_at_home", lambda *args: None)
+    world.patch(monkeypatch, "deliveries_targets", away)
+
+    with pytest.raises(OperationalError, match="away"):
+        deliver(publication)
+
+    assert not FeedItem.objects.exists()
 
 
 def test_many_publications_of_one_topic_do_not_starve_another(clock, monkeypatch):

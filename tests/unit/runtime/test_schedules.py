@@ -322,6 +322,7 @@ def test_one_that_fails_stops_no_other_and_the_databases_trouble_is_no_fault_of_
         world.patch(patched, "scheduler_take", faulty)
         assert len(world.scheduler_tick()) == 1
     assert ticks_of(good) and not ticks_of(bad)
+    assert Schedule.objects.get(id=bad.id).seen_at == at(1), "its wait for the next sweep is no downtime"
     with monkeypatch.context() as patched:
         world.patch(patched, "schedules_submit_once", away)
         assert world.scheduler_tick() == []

@@ -99,8 +99,8 @@ def test_a_script_decorates_functions_and_classes() -> None:
 
     @scripted(ADDRESS, ["decorated"])
     class Case:
-        def test_it(self) -> str:
-            return run_sync(ADDRESS, "Hello")
+        def test_it(self, depth: int = 1) -> str:
+            return self.test_it(depth - 1) if depth else run_sync(ADDRESS, "Hello")
 
     run = submit(ADDRESS, "Hello")
     assert asyncio.run(in_a_loop()) == 1
