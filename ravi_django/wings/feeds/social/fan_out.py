@@ -37,7 +37,7 @@ from ravi_django.wings.feeds.social.deliveries import Delivery, DeliveryResult, 
 from ravi_django.wings.feeds.social.delivery_rows import PRIORITY, SIGNAL, FollowerMessage, json_text
 from ravi_django.wings.feeds.social.digests import message_of
 from ravi_django.wings.feeds.social.follow_rows import (
-    OPEN,
+    EVERY_USER,
     being_changed,
     drop_oldest,
     lock_followers,
@@ -299,7 +299,9 @@ def deliver_to_live_runs(
         "last": str(publication.last),
         "limit": str(limit),
         "code": postgres.texts(list(registry._agents)),
-        "open": postgres.texts([address for address in list(registry._agents) if registry.access_of(address) == OPEN]),
+        "open": postgres.texts(
+            [address for address in list(registry._agents) if registry.access_of(address) == EVERY_USER]
+        ),
         "unread": str(int(conf.FEED_UNREAD)),
         "by": str(message.by) if message.by else None,
         "sender": sender_of(publication),
@@ -324,7 +326,7 @@ def _statement(active: bool, by_access: bool) -> str:
     users = f'LEFT JOIN "{meta.db_table}" u ON u."{meta.pk.column}" = f.owner_id' if active else ""
     is_active = "AND (f.owner_id IS NULL OR u.is_active)" if active else ""
     code, is_open = (f"f.agent IN (SELECT jsonb_array_elements_text(%({name})s::jsonb))" for name in ("code", "open"))
-    by_row = f"a.source = 'admin' AND a.access = '{OPEN}' AND NOT {code}"
+    by_row = f"a.source = 'admin' AND a.access = '{EVERY_USER}' AND NOT {code}"
     is_allowed = f"AND (f.owner_id IS NULL OR {is_open} OR ({by_row}))" if by_access else ""
     statuses = ", ".join(f"'{status.value}'" for status in ACTIVE)
     return f"""

@@ -202,7 +202,7 @@ def _grouped(values: Mapping[UUID, T]) -> Iterable[tuple[T, list[UUID]]]:
         yield value, [key for key, one in values.items() if one == value]
 
 
-OPEN = "authenticated"  # the `access` of an agent that every user may run
+EVERY_USER = "authenticated"  # the `access` of an agent that every user may run
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +319,7 @@ def _versions(agents: Mapping[str, Agent]) -> tuple[dict[str, int | None], set[s
 def _is_open(agent: Agent) -> bool:
     """Whether every user may run it, by its `access`."""
     is_here = agent.address in registry._agents
-    return (registry.access_of(agent.address) if is_here else agent.access) == OPEN
+    return (registry.access_of(agent.address) if is_here else agent.access) == EVERY_USER
 
 
 def _refused(
