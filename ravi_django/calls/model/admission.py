@@ -102,6 +102,12 @@ def give_up(effects: Effects, path: str) -> None:
         task.add_done_callback(_freeing.discard)
 
 
+async def free(effects: Effects, path: str) -> None:
+    """Free the reservation of a call that comes again later."""
+    if path in effects.lease.reserved:
+        await _free(effects, path)
+
+
 async def _free(effects: Effects, path: str) -> None:
     try:
         await effects.threads.call(ledger.free, effects.lease, path)
