@@ -11,8 +11,8 @@ from ravi_django.kernel import ChatMessage, TransientError
 from ravi_django.models import Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
-from tests.support.runs import code, drive, make_run
 from tests.support.gates import cancelled_in
+from tests.support.runs import code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
