@@ -105,7 +105,7 @@ async def _attempt(
             _fill(entry, done)
             rate_limits.answered(model)
         except (TransientError, ModelError) as error:
-            final = rate_limits.refused(effects, model, error)
+            final = rate_limits.refused(effects, model, error, begun)
             later = final and backoff.again(final, backoff.policy_of(model), effects.attempts)
             error = final or error
             done = ModelError(message_of(error), type=error.type, status=error.status)  # as it will be replayed

@@ -18,7 +18,7 @@ from ravi_django.conf import conf
 from ravi_django.engine.lease import backoff, caps
 from ravi_django.engine.lease.effects import Effects
 from ravi_django.engine.lease.gate import Wait
-from ravi_django.kernel import ChatModel, ModelError, TransientError
+from ravi_django.kernel import AgentStep, ChatModel, ModelError, TransientError
 
 MEMORY_S = 15.0  # that a call waits with its lease, at most
 FIRST_S, LONGEST_S = 1.0, 60.0  # of a pause, if the provider names none
@@ -33,7 +33,8 @@ class Pause:
 
     until: datetime  # by the database's clock
     since: float  # monotonic: the first refusal after the last answer
-    refusals: int = 1
+    counted_at: float  # monotonic: the last refusal that made the pause longer
+    refusals: int = 0  # one of several requests at once counts
 
 
 _pauses: dict[str, Pause] = {}
@@ -55,12 +56,14 @@ async def wait(effects: Effects, model: ChatModel) -> ModelError | None:
         return None
     if effects.deadline is not None and pause.until >= effects.deadline:
         return _refused(model, f"takes requests again in {left:.0f} s, after the run's deadline")
-    if left <= MEMORY_S:
-        with effects.busy(), caps.waiting():
-            await _sleep(effects, left)
-    else:
-        until = pause.until
-        await effects.wait(Wait(KIND, model.name, lambda: True if effects.present() >= until else None, until))
+    until = pause.until
+    opening = Wait(KIND, model.name, lambda: True if effects.present() >= until else None, until)
+    if left > MEMORY_S:
+        await effects.wait(opening)
+        return None
+    effects.outlet.progress(AgentStep.THINKING, {"model": model.name, "waiting_on": [opening.as_json()]})
+    with effects.busy(), caps.waiting():
+        await _sleep(effects, left)
     return None
 
 
@@ -72,20 +75,22 @@ async def _sleep(effects: Effects, seconds: float) -> None:
 
 
 def refused(
-    effects: Effects, model: ChatModel, error: TransientError | ModelError
+    effects: Effects, model: ChatModel, error: TransientError | ModelError, sent_at: float
 ) -> TransientError | ModelError | None:
     """None: a limit has refused the call, and its key is closed for a while. Else the call's error: it is no limit, the
-    model's policy does not repeat it, or the key has refused everything for too long."""
+    model's policy does not repeat it, or the key has refused everything for too long. `sent_at`: the monotonic
+    time of the request."""
     policy = backoff.policy_of(model)
     if not isinstance(error, TransientError) or not is_limit(error) or not policy.retries(error):
         return error
     key, present = key_of(model), time.monotonic()
     pause = _pauses.get(key)
     if pause is None:
-        pause = _pauses[key] = Pause(effects.present(), present, 0)
+        pause = _pauses[key] = Pause(effects.present(), present, 0.0)
     if present - pause.since > conf.PROVIDER_WAIT_S:
         return _refused(model, f"has refused all requests for {conf.PROVIDER_WAIT_S:g} s: {error}")
-    pause.refusals += 1
+    if sent_at > pause.counted_at:
+        pause.refusals, pause.counted_at = pause.refusals + 1, present
     longest = min(FIRST_S * 2 ** min(pause.refusals - 1, 10), LONGEST_S)
     asked = min(error.retry_after or 0.0, policy.max_retry_after_s)
     seconds = max(asked, longest) * random.uniform(1.0, 1.25)  # noqa: S311 - so that not all call at once

@@ -1,5 +1,6 @@
 """A provider's rate limit is a wait: it counts no attempt and writes no row, and no run is lost to it."""
 
+import asyncio
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -70,6 +71,20 @@ def test_a_limit_holds_back_every_run_of_the_process_for_as_long_as_the_provider
     assert len(model.calls) == 1
     clock.advance(50)
     assert [drive(run).output for run in (first, second)] == ["hello", "hello"]
+
+
+def test_requests_that_are_refused_together_make_one_pause(clock):
+    async def story(ctx, inbox):
+        async with asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(ctx.llm([USER]))
+
+    code(story, model=refusing(20, delay=0.1))
+    run = drive(make_run())
+    assert (run.status, len(run.waiting_on)) == (Status.SUSPENDED, 20)
+    assert (run.wake_at - clock.now).total_seconds() < 1.5
+    clock.advance(2)
+    assert drive(run).status == Status.COMPLETED
 
 
 def test_the_next_model_of_a_fallback_is_called_in_place_of_a_wait(clock):
