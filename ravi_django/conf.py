@@ -46,6 +46,8 @@ DEFAULTS: dict[str, Any] = {
     # --- retries
     "MAX_ATTEMPTS": 5,
     "RETRY_BASE_S": 1.0,
+    # Seconds for which a provider may refuse all requests by its rate limit before the calls that wait for it fail.
+    "PROVIDER_WAIT_S": 3600.0,
     # --- limits
     "MAX_INPUT_BYTES": 256 * 1024,
     "MAX_RESULT_BYTES": 1024 * 1024,

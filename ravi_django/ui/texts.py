@@ -21,6 +21,7 @@ TEXTS = (
     _("Reconnecting… The answer continues."),
     _("Stopped."),
     _("Try again"),
+    _("Waiting for %s: about %s s"),
     _("There is no such conversation."),
     _("Answering"),
     _("Calling %s"),

@@ -293,6 +293,7 @@ def _waits_for(row: Row) -> str:
             "request": _("an answer"),
             "child": _("a child run"),
             "message": _("a message"),
+            "provider": _("the rate limit of %(name)s") % {"name": wait.get("name", "")},
         }.get(str(wait.get("kind")), str(wait.get("kind")))
         for wait in waits[:3]
     ]

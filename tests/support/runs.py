@@ -263,6 +263,7 @@ def _begin_anew() -> None:
     """Without any row of ravi_django, as each test begins."""
     world.bodies_forget()
     world.budgets_forget()
+    world.providers_forget()
     world.accounts_forget()
     if connection.vendor == "postgresql":
         return emptying.empty("ravi_")

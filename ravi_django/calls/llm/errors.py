@@ -45,6 +45,8 @@ _FAULT = re.compile(  # codes of an error event that a repeat does not help agai
     re.IGNORECASE,
 )
 _STATUS = re.compile(r"[45]\d\d")
+_NO_FUNDS = re.compile(r"insufficient_quota|billing_")  # codes of a 429 that no wait helps against
+_SIZES = re.compile(r"limit:? ([\d,]+), requested:? ([\d,]+)", re.IGNORECASE)  # OpenAI's, of a limit per minute
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]*KEY\b")
 _MAX_MESSAGE = 2_000  # characters of a provider's message that are kept
 
@@ -53,7 +55,7 @@ def translate_error(error: Exception, *, secrets: Iterable[str] = ()) -> Transie
     """The error to raise instead of `error`, an exception of litellm or of its clients.
 
     Rate limits, timeouts, connection errors, 408, 409, 429 and 5xx are transient, others are not. A 429 for an account
-    without funds is not transient: waiting does not help.
+    without funds, or for a request above the limit, is not transient: waiting does not help.
     """
     # litellm wraps the error that breaks a running stream; the cause has the provider's message.
     error = getattr(error, "original_exception", None) or error
@@ -92,7 +94,7 @@ def is_reasoning_error(error: Exception) -> bool:
 
 def _is_transient(error: Exception, status: int | None) -> bool:
     codes = _body_field(error, "code"), _body_field(error, "type")
-    if "insufficient_quota" in codes:
+    if any(_NO_FUNDS.match(str(code)) for code in codes) or _is_too_large(error):
         return False
     kinds = {cls.__name__ for cls in type(error).__mro__}
     if kinds & _TRANSIENT_TYPES or isinstance(error, TimeoutError | ConnectionError):
@@ -103,6 +105,13 @@ def _is_transient(error: Exception, status: int | None) -> bool:
     return status in _TRANSIENT_STATUS or status >= 500
 
 
+def _is_too_large(error: Exception) -> bool:
+    """Whether a single request is above the limit that the error names: it will never fit."""
+    sizes = _SIZES.search(_message_of(error))
+    limit, wanted = (int(size.replace(",", "")) for size in sizes.groups()) if sizes else (0, 0)
+    return wanted > limit
+
+
 def _body_field(error: Exception, field: str) -> Any:
     body = getattr(error, "body", None)
     return body.get(field) if isinstance(body, Mapping) else None
@@ -111,6 +120,8 @@ def _body_field(error: Exception, field: str) -> Any:
 def _status_of(error: Exception) -> int | None:
     """The HTTP status; of an error inside a stream the code of three digits in its body."""
     fields = (_body_field(error, name) for name in ("code", "status", "status_code"))
+    if _body_field(error, "type") == "overloaded_error":  # Anthropic's, also inside a stream
+        return 529
     for status in (getattr(error, "status_code", None), *fields):
         if isinstance(status, int | str) and _STATUS.fullmatch(str(status)):
             return int(status)

@@ -68,6 +68,7 @@ class FallbackModel:
         self.models = tuple(models)
         self.name = self.models[0].name
         self.endpoint = " ".join(str(getattr(model, "endpoint", "")) for model in self.models)
+        self.limit_key = " ".join(str(getattr(model, "limit_key", model.name)) for model in self.models)
         self.retry = retry or getattr(self.models[0], "retry", None)
         self.fallback_on = frozenset(fallback_on)
         self.fallback_after: float = check_seconds("fallback_after", fallback_after)

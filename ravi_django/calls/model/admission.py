@@ -102,6 +102,12 @@ def give_up(recorder: Recorder, path: str) -> None:
         task.add_done_callback(_freeing.discard)
 
 
+async def free(recorder: Recorder, path: str) -> None:
+    """Free the reservation of a call that comes again later."""
+    if path in recorder.lease.reserved:
+        await _free(recorder, path)
+
+
 async def _free(recorder: Recorder, path: str) -> None:
     try:
         await recorder.threads.call(ledger.free, recorder.lease, path)

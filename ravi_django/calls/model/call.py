@@ -13,7 +13,7 @@ from typing import Any
 
 from ravi_django.calls.llm import pricing
 from ravi_django.calls.middleware import chain
-from ravi_django.calls.model import admission, streaming
+from ravi_django.calls.model import admission, rate_limits, streaming
 from ravi_django.conf import conf
 from ravi_django.engine.journal import bodies as bodies_
 from ravi_django.engine.journal.entries import Entry, Recorded
@@ -64,45 +64,73 @@ async def _call(
         return _decode(row)
     entry = Entry(KIND, path, model.name, digests=digests, read_upto=recorder.state.mailbox.read_upto)
     entry.request = {"messages": len(messages)} | ({"result_by": options.result_by} if options.result_by else {})
-    await admission.admit(recorder, entry, model, messages, options)
     # A model reads results that may be lost, since it may be paid again; code of the site does not.
     flushed = bool(ctx.middleware.chat) or ctx.hooks.listens_to(HookEvent.LLM_START)
+    while (done := await _attempt(ctx, entry, model, messages, options, flushed)) is None:
+        pass  # the provider's rate limit has refused it
+    admission.learn(recorder, entry)
+    if isinstance(done, ModelError):
+        raise done
+    return done
+
+
+async def _attempt(
+    ctx: RunState,
+    entry: Entry,
+    model: ChatModel,
+    messages: Sequence[ChatMessage],
+    options: GenerationOptions,
+    flushed: bool,
+) -> ModelResponse | ModelError | None:
+    """Call the model once and record its answer or its final error; None: a rate limit has refused the call, and the
+    run may wait for it."""
+    recorder, path = ctx.recorder, entry.path
+    late = await rate_limits.wait(recorder, model, ctx.meta.deadline)
+    if late is None:
+        await admission.admit(recorder, entry, model, messages, options)
     async with recorder.effect(flushed=flushed):
         await _keep_bodies(recorder, messages, options)
         recorder.stream.progress(AgentStep.THINKING, {"model": model.name, "call": path})
         await ctx.hook(HookEvent.LLM_START, model=model.name, messages=len(messages), path=path)
         begun = time.monotonic()
-        failure: ModelError | None = None
+        done: ModelResponse | ModelError
         moved: list[dict[str, Any]] = []
         paid: list[ModelResponse] = []
         try:
+            if late is not None:
+                raise late
             with paths.entered(None):  # tasks of the model client do not belong to the run: a replay has none
                 response = await _answered(ctx, model, messages, options, path, moved, paid)
-            response = hidden.mark_calls(_storable(priced(_with_usage(response, paid), model.name)), ctx.toolbox)
-            _fill(entry, response)
+            done = hidden.mark_calls(_storable(priced(_with_usage(response, paid), model.name)), ctx.toolbox)
+            _fill(entry, done)
+            rate_limits.answered(model)
         except (TransientError, ModelError) as error:
-            if (later := backoff.again(error, backoff.policy_of(model), recorder.state.attempts)) is not None:
+            final = rate_limits.refused(recorder, model, error, begun)
+            later = final and backoff.again(final, backoff.policy_of(model), recorder.state.attempts)
+            error = final or error
+            done = ModelError(message_of(error), type=error.type, status=error.status)  # as it will be replayed
+            if final is None or later is not None:
                 _note_paid(recorder, entry, paid)
-                _fill_failure(entry, ModelError(message_of(error), type=error.type, status=error.status), paid)
+                _fill_failure(entry, done, paid)
                 await _publish_end(ctx, entry)
-                raise later from None
-            failure = ModelError(message_of(error), type=error.type, status=error.status)  # as it will be replayed
+                if later is not None:
+                    raise later from None
+                entry.error = entry.usage = entry.cost = None
+                await admission.free(recorder, path)
+                return None
         except (CancellationError, LeaseLostError, asyncio.CancelledError):
             _note_paid(recorder, entry, paid)
             raise
         except Exception as error:  # recorded as a replay will raise it
             status = getattr(error, "status", None)
-            failure = ModelError(message_of(error), type=getattr(error, "type", type(error).__name__), status=status)
+            done = ModelError(message_of(error), type=getattr(error, "type", type(error).__name__), status=status)
         if moved:
             entry.request["fell_back"] = moved
-        if failure is not None:
-            _fill_failure(entry, failure, paid)
+        if isinstance(done, ModelError):
+            _fill_failure(entry, done, paid)
         entry.elapsed_s = time.monotonic() - begun
         await recorder.record(entry, then=functools.partial(_publish_end, ctx, entry))
-    admission.learn(recorder, entry)
-    if failure is not None:
-        raise failure
-    return response
+    return done
 
 
 async def _publish_end(ctx: RunState, entry: Entry) -> None:

@@ -101,13 +101,13 @@ class Stop:
 class Wait:
     """A condition that a call waits for. The run wakes when one of its waits is met."""
 
-    kind: str  # message, timer, signal, child or request, as `waiting_on` shows it
-    name: str  # of the signal, or the id of the run or the request
+    kind: str  # message, timer, signal, child, request or provider, as `waiting_on` shows it
+    name: str  # of the signal or model, or the id of the run or the request
     met: Callable[[], Any]  # returns the result of the wait, None while it is not met
     until: datetime | None = None  # the wait is met at this time at the latest
 
     def as_json(self) -> dict[str, Any]:
-        named = "name" if self.kind in ("signal", "timer") else "id"
+        named = "name" if self.kind in ("signal", "timer", "provider") else "id"
         until = self.until and self.until.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return {"kind": self.kind, named: self.name, "until": until}
 

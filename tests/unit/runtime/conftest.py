@@ -25,6 +25,7 @@ def _nothing_left_behind() -> Iterator[None]:
     open."""
     world.bodies_forget()
     world.budgets_forget()
+    world.providers_forget()
     world.accounts_forget()
     yield
     forget_readers(close=True)

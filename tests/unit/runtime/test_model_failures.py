@@ -26,7 +26,7 @@ from tests.support.runs import code, drive, make_run, take_over
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-BUSY = TransientError("slow down", type="RateLimitError", status=429)
+BUSY = TransientError("slow down", type="ServiceUnavailable", status=503)
 
 
 class Told(ScriptedModel):
@@ -66,7 +66,7 @@ def test_the_answer_is_journaled_under_the_first_ones_name(clock):
     run = drive(make_run())
     row = JournalEntry.objects.get(kind="llm.call")
     assert (row.name, row.result["model"], row.attempt) == ("first", "second", 1)
-    assert row.request["fell_back"] == [{"to": "second", "error": "RateLimitError"}]
+    assert row.request["fell_back"] == [{"to": "second", "error": "ServiceUnavailable"}]
     assert (run.input_tokens, run.output_tokens, float(run.cost), run.cost_unknown) == (3, 2, 0.5, False)
 
 
@@ -197,8 +197,8 @@ def test_the_policy_says_how_long_and_how_often(clock):
         clock.advance(60)
     drive(run)
     assert waits == [10, 20]
-    assert retried() == [("RateLimitError", 1, 10), ("RateLimitError", 2, 20)]
-    assert (run.status, run.error["type"], len(model.calls)) == (Status.FAILED, "RateLimitError", 3)
+    assert retried() == [("ServiceUnavailable", 1, 10), ("ServiceUnavailable", 2, 20)]
+    assert (run.status, run.error["type"], len(model.calls)) == (Status.FAILED, "ServiceUnavailable", 3)
 
 
 def test_a_policy_goes_before_the_sites_settings(clock, settings):
@@ -220,11 +220,11 @@ def test_a_policy_goes_before_the_sites_settings(clock, settings):
 
 
 def test_a_transient_error_that_is_given_up_on_is_final_and_a_permanent_one_that_is_named_comes_again(clock):
-    model = failing(BUSY, RetryPolicy(give_up_on={429}))
+    model = failing(BUSY, RetryPolicy(give_up_on={503}))
     code(say, model=model)
     run = drive(make_run())
-    assert (run.status, run.error) == (Status.FAILED, {"type": "RateLimitError", "message": "slow down"})
-    assert JournalEntry.objects.get(kind="llm.call").error["status"] == 429
+    assert (run.status, run.error) == (Status.FAILED, {"type": "ServiceUnavailable", "message": "slow down"})
+    assert JournalEntry.objects.get(kind="llm.call").error["status"] == 503
     assert len(model.calls) == 1
     bad = ModelError("try me again", type="BadRequestError", status=400)
     code(say, model=failing(bad, RetryPolicy(retry_on={"BadRequestError"}), times=1))

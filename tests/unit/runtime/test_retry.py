@@ -15,7 +15,7 @@ from tests.support.runs import code, drive, make_run, take_over
 pytestmark = pytest.mark.django_db(transaction=True)
 
 USER = ChatMessage.of("user", "hi")
-BUSY = TransientError("slow down, 9 requests too many", type="RateLimitError")
+BUSY = TransientError("slow down, 9 requests too many", type="ServiceUnavailable")
 
 
 def failing(times, error=BUSY, then="hello"):
@@ -43,7 +43,7 @@ def test_a_transient_error_gives_the_run_back_with_backoff_until_it_is_answered(
     assert 0.5 <= (run.wake_at - clock.now).total_seconds() <= 1.0
     assert [entry.kind for entry in journal_of(run)] == ["run.started", "run.retried"]
     retried = JournalEntry.objects.get(kind="run.retried")
-    assert retried.error == {"type": "RateLimitError", "message": "slow down, 9 requests too many"}
+    assert retried.error == {"type": "ServiceUnavailable", "message": "slow down, 9 requests too many"}
     assert retried.result["attempt"] == 1
     assert world.claim(run.id, "early") is None
     for _ in range(2):
@@ -84,7 +84,7 @@ def test_the_last_attempt_fails_with_the_providers_words_and_its_error_replays_a
     settings.RAVI = {**settings.RAVI, "MAX_ATTEMPTS": 5}
     take_over(clock, run)
     assert run.status == Status.FAILED
-    assert run.error == {"type": "RateLimitError", "message": "slow down, 9 requests too many"}
+    assert run.error == {"type": "ServiceUnavailable", "message": "slow down, 9 requests too many"}
     assert (len(model.calls), len(seen), len(set(seen))) == (3, 2, 1)
     kinds = [entry.kind for entry in journal_of(run)]
     assert kinds.count("run.retried") == 2

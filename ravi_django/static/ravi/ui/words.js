@@ -54,6 +54,8 @@ export function stepInWords(frame) {
   if (frame.type === "text.delta") return t("Answering");
   if (frame.type === "reasoning.delta") return t("Thinking");
   if (frame.type !== "progress") return "";
+  const limited = frame.content?.waiting_on?.find((wait) => wait.kind === "provider");
+  if (limited) return t("Waiting for %s: about %s s", limited.name, Math.max(1, Math.round((Date.parse(limited.until) - Date.now()) / 1000)));
   if (frame.step === "tool_call") return t("Calling %s", frame.content?.tool);
   if (frame.content?.status === "blocked") return t(STATUS.blocked);
   if (frame.content?.imports) return t("Starting the model library");
