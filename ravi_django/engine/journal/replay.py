@@ -19,7 +19,7 @@ ARGUMENTS = "arguments"  # in a row's digests
 class Journal:
     """Look-ups of one lease. `Recorder.recall` delivers each recorded result once."""
 
-    def __init__(self, rows: Sequence[Recorded], *, stall_s: float = STALL_S) -> None:
+    def __init__(self, rows: Sequence[Recorded], *, stall_s: float | None = None) -> None:
         """Raises DeterminismError for rows of a form that this release does not know."""
         later = next((row for row in rows if row.schema > SCHEMA), None)
         if later is not None:
@@ -31,7 +31,7 @@ class Journal:
         self._started: dict[str, Recorded] = {}
         self._paused: dict[str, Recorded] = {}  # the last attempt of a tool call that a pause has closed
         self._kinds = {row.kind for row in rows}
-        self._stall_s = stall_s
+        self._stall_s = STALL_S if stall_s is None else stall_s
         self._set_aside: dict[str, int] = {}  # the last attempt at a path that a retry has superseded
         # What failed the run before a person had it retried: the code is not given it any more.
         retried = [

@@ -253,16 +253,29 @@ def test_a_run_that_stays_awake_is_not_cut(monkeypatch, caplog):
 def test_a_replay_waits_as_long_as_the_first_execution_did(clock, monkeypatch):
     world.patch(monkeypatch, "STALL_S", 0.1)
 
+    @tool
+    async def last() -> str:
+        """End after the step b: on a replay its result waits for that one."""
+        await LIMITS["b"].wait()
+        return "last"
+
     async def story(ctx, inbox):
+        LIMITS["b"] = asyncio.Event()
+
         async def polling():
             await asyncio.sleep(0.5)
             clock.advance(5)
-            return (await ctx.tool("step", name="b")).text
+            await ctx.tool("step", name="b")
+            LIMITS["b"].set()
 
-        return (await asyncio.gather(polling(), ctx.tool("step", name="a")))[0]
+        async def waiting():
+            await ctx.tool("step", name="a")
+            return (await ctx.tool("last")).text
 
-    code(story, tools=[step])
-    assert take_over(clock, drive(make_run(), dies="end")).output == "b"
+        return (await asyncio.gather(polling(), waiting()))[1]
+
+    code(story, tools=[step, last])
+    assert take_over(clock, drive(make_run(), dies="end")).output == "last"
 
 
 # A tree of code: a leaf is a call, turns of the loop or a sleep, the parts of a node run one by one or at once.
