@@ -58,6 +58,7 @@ from ravi_django.kernel.errors import (
     ToolRefused as ToolRefused,
     TransientError as TransientError,
     UncertainEffectError as UncertainEffectError,
+    UnpricedModelError as UnpricedModelError,
     UnsupportedError as UnsupportedError,
 )
 from ravi_django.kernel.event_types import (
@@ -94,6 +95,7 @@ from ravi_django.kernel.messages import (
     StreamDone as StreamDone,
     StreamEvent as StreamEvent,
     StreamRestart as StreamRestart,
+    StreamUsage as StreamUsage,
     TextDelta as TextDelta,
     ToolCallDelta as ToolCallDelta,
     ToolCallRequest as ToolCallRequest,

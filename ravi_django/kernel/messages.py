@@ -59,6 +59,15 @@ class StreamAlive(StreamEvent):
     type: Literal["stream.alive"] = "stream.alive"
 
 
+class StreamUsage(StreamEvent):
+    """What the request has used so far, as the provider reports it."""
+
+    type: Literal["stream.usage"] = "stream.usage"
+    usage: Usage
+    cost: float | None = None  # US dollars; None: by the model's prices
+    is_whole: bool = False  # it came with the end of the answer, or after it
+
+
 class StreamRestart(StreamEvent):
     """The text so far is void: another model answers from the beginning."""
 
