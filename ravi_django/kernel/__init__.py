@@ -95,7 +95,6 @@ from ravi_django.kernel.messages import (
     StreamDone as StreamDone,
     StreamEvent as StreamEvent,
     StreamRestart as StreamRestart,
-    StreamUsage as StreamUsage,
     TextDelta as TextDelta,
     ToolCallDelta as ToolCallDelta,
     ToolCallRequest as ToolCallRequest,

@@ -21,7 +21,6 @@ from ravi_django.kernel.messages import (
     ReasoningDelta,
     StreamAlive,
     StreamRestart,
-    StreamUsage,
     TextDelta,
     ToolCallDelta,
 )
@@ -149,7 +148,7 @@ class ModelResponse(BaseModel):
         return self.finish_reason == FinishReason.STOP and not (self.text.strip() or self.message.tool_calls)
 
 
-ModelEvent = TextDelta | ReasoningDelta | ToolCallDelta | StreamAlive | StreamUsage | StreamRestart | ModelResponse
+ModelEvent = TextDelta | ReasoningDelta | ToolCallDelta | StreamAlive | StreamRestart | ModelResponse
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,15 +57,9 @@ class StreamAlive(StreamEvent):
     """The model is at work, and has nothing to show yet: it counts against silence alone."""
 
     type: Literal["stream.alive"] = "stream.alive"
-
-
-class StreamUsage(StreamEvent):
-    """What the request has used so far, as the provider reports it."""
-
-    type: Literal["stream.usage"] = "stream.usage"
-    usage: Usage
-    cost: float | None = None  # US dollars; None: by the model's prices
-    is_whole: bool = False  # it came with the end of the answer, or after it
+    usage: Usage | None = None  # of the request so far, when the provider reports it
+    cost: float | None = None  # US dollars, of the usage; None: by the model's prices
+    is_whole: bool = False  # the usage came with the end of the answer, or after it
 
 
 class StreamRestart(StreamEvent):

@@ -14,7 +14,7 @@ from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.errors import InvalidInputError, ModelError, TransientError
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
-from ravi_django.kernel.messages import StreamAlive, StreamRestart, StreamUsage
+from ravi_django.kernel.messages import StreamAlive, StreamRestart
 from ravi_django.kernel.supervision import RunMeta
 
 FALLBACK_AFTER_S = 60.0
@@ -101,7 +101,7 @@ class FallbackModel:
                 try:
                     async for event in events:
                         if number < len(self.models) and isinstance(event, ModelResponse) and event.is_empty:
-                            yield StreamUsage(usage=event.usage, cost=event.cost, is_whole=True)
+                            yield StreamAlive(usage=event.usage, cost=event.cost, is_whole=True)
                             break
                         yield event
                         if isinstance(event, ModelResponse):

@@ -35,7 +35,7 @@ from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.errors import InvalidInputError, KernelError, ModelError, TransientError
 from ravi_django.kernel.llm import FinishReason, GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
-from ravi_django.kernel.messages import StreamUsage
+from ravi_django.kernel.messages import StreamAlive
 from ravi_django.kernel.secrets import holds_secret, is_secret, secret_values
 from ravi_django.kernel.supervision import RunMeta
 
@@ -343,11 +343,11 @@ class LiteLLMModel:
         cost = self._cost(litellm, collector)
         return collector.response(cost=cost, taken_ids=_call_ids(messages) if collector.has_calls else set())
 
-    def _usage(self, litellm: Any, collector: ResponseCollector) -> StreamUsage:
+    def _usage(self, litellm: Any, collector: ResponseCollector) -> StreamAlive:
         """Before the end of the answer its output is not known: Claude begins with one token."""
         is_whole = bool(collector.finish_reason) or collector.is_done
         cost = self._cost(litellm, collector) if is_whole else None
-        return StreamUsage(usage=collector.usage, cost=cost, is_whole=is_whole)
+        return StreamAlive(usage=collector.usage, cost=cost, is_whole=is_whole)
 
     def _cost(self, litellm: Any, collector: ResponseCollector) -> float | None:
         prices = self.prices or site_prices(self.name, collector.model)

@@ -21,8 +21,8 @@ from ravi_django.kernel import (
     ModelEvent,
     ModelResponse,
     ReasoningDelta,
+    StreamAlive,
     StreamRestart,
-    StreamUsage,
     TextDelta,
     ToolCallDelta,
     Usage,
@@ -41,7 +41,7 @@ class Request:
     ended: float | None = None
     texts: list[str] = field(default_factory=list)  # that were streamed
     tools: set[int] = field(default_factory=set)  # calls whose name was streamed
-    reported: StreamUsage | None = None
+    reported: StreamAlive | None = None
     response: ModelResponse | None = None
     is_sent: bool = False
     reason: str = "refused"  # of an answer that is not used
@@ -51,7 +51,7 @@ class Request:
         match event:
             case ModelResponse():
                 self.response, self.ended = event, time.monotonic()
-            case StreamUsage():
+            case StreamAlive() if event.usage is not None:
                 self.reported = event
             case TextDelta() | ReasoningDelta():
                 self.texts.append(event.text)
