@@ -87,6 +87,8 @@ DEFAULTS: dict[str, Any] = {
     "MODEL_TOTAL_S": 600.0,
     # --- US dollars a token, by model name or pattern. They override litellm's list; a model's `prices` override them
     "PRICES": {},
+    # --- the price of other models, in dollars per million tokens; "allow": no limit. None: no budget in dollars
+    "UNKNOWN_PRICE": None,
     # --- budgets of each user and each tenant for a day (UTC): {"user": {"max_tokens": …}, "tenant": {…}}
     "DAILY_BUDGETS": {},
     # --- names and patterns of the models that agents in the database may use. None: models of known hosts

@@ -58,6 +58,7 @@ from ravi_django.kernel.errors import (
     ToolRefused as ToolRefused,
     TransientError as TransientError,
     UncertainEffectError as UncertainEffectError,
+    UnpricedModelError as UnpricedModelError,
     UnsupportedError as UnsupportedError,
 )
 from ravi_django.kernel.event_types import (

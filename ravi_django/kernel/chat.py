@@ -21,6 +21,9 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
+TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+
+
 class Usage(BaseModel):
     """Tokens of one or more model calls. Cached tokens are part of the input, reasoning tokens of the output."""
 
@@ -30,6 +33,7 @@ class Usage(BaseModel):
     cached_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
+    estimated: bool = False  # a part was counted here, not reported by the provider
 
     @property
     def total(self) -> int:
@@ -38,10 +42,11 @@ class Usage(BaseModel):
     @classmethod
     def of(cls, row: Any) -> Usage:
         """The usage in the columns of a row; NULL counts as 0."""
-        return cls(**{name: getattr(row, name) or 0 for name in cls.model_fields})
+        return cls(**{name: getattr(row, name) or 0 for name in TOKENS}, estimated=row.usage_estimated)
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields})
+        sums = {name: getattr(self, name) + getattr(other, name) for name in TOKENS}
+        return Usage(**sums, estimated=self.estimated or other.estimated)
 
 
 class ChatMessage(BaseModel):

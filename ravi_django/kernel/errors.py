@@ -6,6 +6,7 @@ KernelError
 │   └── SessionNotFoundError   leave the session out to start a new one
 ├── InvalidInputError          fix the named field; nothing was written
 │   ├── InputTooLargeError     send less
+│   ├── UnpricedModelError     give the model a price
 │   └── ToolArgumentsError     returned to the model as the tool's result
 ├── SecretRefusedError         a key in a stored value: give it to the model's client
 ├── ForbiddenError             the user may see it, and may not do that
@@ -99,6 +100,20 @@ class ToolArgumentsError(InvalidInputError):
     """The model's arguments do not fit the tool's schema; the message goes back to the model."""
 
 
+class UnpricedModelError(InvalidInputError):
+    """A budget in dollars, and a model whose calls have no known cost; `model` is its name."""
+
+    code = "unpriced_model"
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        super().__init__(
+            f"the budget is in dollars, and the model {model!r} has no price. Give it one: prices= of the model, "
+            'RAVI["PRICES"], or RAVI["UNKNOWN_PRICE"] (dollars per million tokens, or "allow")',
+            field="budget",
+        )
+
+
 class SecretRefusedError(KernelError):
     """A key or a password in a value that is stored and shown; `field` names it. Not a ValueError: pydantic would wrap
     that and print the value."""
@@ -153,6 +168,7 @@ class ModelError(PermanentError):
     def __init__(self, message: str, *, type: str = "ModelError", status: int | None = None) -> None:
         self.type = type
         self.status = status
+        self.is_sent = False  # the provider has got the request, and may bill it
         super().__init__(message)
 
 
@@ -198,6 +214,7 @@ class TransientError(KernelError):
         self.retry_after = retry_after
         self.status = status  # of HTTP, when there was an answer
         self.policy: Any = None  # the RetryPolicy that says when to try again; the site's when None
+        self.is_sent = False  # the provider has got the request, and may bill it
         super().__init__(message)
 
 

@@ -17,7 +17,13 @@ from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.content import ContentBlock
 from ravi_django.kernel.errors import InvalidInputError, ModelError, TransientError
 from ravi_django.kernel.json_values import digest_of
-from ravi_django.kernel.messages import ReasoningDelta, StreamAlive, StreamRestart, TextDelta, ToolCallDelta
+from ravi_django.kernel.messages import (
+    ReasoningDelta,
+    StreamAlive,
+    StreamRestart,
+    TextDelta,
+    ToolCallDelta,
+)
 from ravi_django.kernel.secrets import refuse_secrets
 from ravi_django.kernel.supervision import RunMeta
 from ravi_django.kernel.tools import ToolSpec, specs_of
@@ -195,7 +201,8 @@ class ChatModel(Protocol):
     Optional attributes: `retry` (a RetryPolicy, instead of the site's), and the coroutines `context_window() -> int |
     None` (tokens), `count_tokens(messages) -> int`, `supports_schema() -> bool` (whether `response_format` may hold a
     JSON schema) and `supports_schema_beside_tools() -> bool`. None of them uses the network. The str `endpoint` tells
-    two servers apart that have a model of one name.
+    two servers apart that have a model of one name. Under a budget in dollars a model has `prices` (dollars per token)
+    or says `reports_cost = True`: each of its responses has a cost.
     """
 
     name: str  # the logical name: part of a recorded call's identity

@@ -57,6 +57,9 @@ class StreamAlive(StreamEvent):
     """The model is at work, and has nothing to show yet: it counts against silence alone."""
 
     type: Literal["stream.alive"] = "stream.alive"
+    usage: Usage | None = None  # of the request so far, when the provider reports it
+    cost: float | None = None  # US dollars, of the usage; None: by the model's prices
+    is_whole: bool = False  # the usage came with the end of the answer, or after it
 
 
 class StreamRestart(StreamEvent):

@@ -15,7 +15,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Count
 
 from ravi_django import wing
-from ravi_django.calls.llm import LiteLLMModel
+from ravi_django.calls.llm import pricing
 from ravi_django.calls.rehearsal.model import REHEARSAL
 from ravi_django.checks import SQLITE_LINE
 from ravi_django.conf import conf, worker_line
@@ -246,13 +246,14 @@ def models() -> Iterator[Finding]:
             yield Finding("error", f"model: {fault.what.removeprefix('model ')}: {of}", fault.fix)
             continue
         trial = ", which is only for trying out" if model.name == REHEARSAL else ""
-        yield Finding("ok", f"model: {model.name}{trial}: {of}")
+        is_priced = not pricing.unpriced(model)
+        yield Finding("ok", f"model: {model.name}{trial}{'' if is_priced else ', without a price'}: {of}")
         if doubt := getattr(model, "doubt", str)():
             what, _, near = doubt.partition(". ")
             yield Finding("warning", f"model: {what}: {of}", f"{near} Else add its price to RAVI['PRICES']".strip())
-        if has_dollars and isinstance(model, LiteLLMModel) and not model.has_price():
-            what = f"model: {model.name} has no price, so RAVI['DAILY_BUDGETS'] in dollars do not limit it: {of}"
-            yield Finding("warning", what, "add it to RAVI['PRICES'], or limit max_tokens")
+        if has_dollars and not is_priced:
+            what = f"model: {model.name} has no price, so its calls fail under RAVI['DAILY_BUDGETS'] in dollars: {of}"
+            yield Finding("warning", what, "add it to RAVI['PRICES'], or set RAVI['UNKNOWN_PRICE']")
 
 
 def services() -> Iterator[Finding]:

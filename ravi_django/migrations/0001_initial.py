@@ -209,6 +209,7 @@ class Migration(migrations.Migration):
                 ('reasoning_tokens', models.BigIntegerField(default=0)),
                 ('cost', models.DecimalField(decimal_places=8, default=0, help_text='US dollars, known part', max_digits=16)),
                 ('cost_unknown', models.BooleanField(default=False, help_text='The price of a call was unknown')),
+                ('usage_estimated', models.BooleanField(default=False, help_text='The usage of a call was counted here, not reported by its provider')),
                 ('event_mark', models.BigIntegerField(default=1000, help_text='Event numbers up to here may have been used')),
                 ('published_at', models.DateTimeField(blank=True, help_text='When the end of the stream was published', null=True)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),

@@ -63,6 +63,11 @@ class JournalEntry(models.Model):
     def usage(self) -> Usage:
         return Usage.of(self)
 
+    @property
+    def usage_estimated(self) -> bool:
+        """Whether a part of the usage was counted here: the provider has not reported it."""
+        return self.kind.startswith("llm.") and isinstance(self.result, dict) and self.result.get("estimated") is True
+
 
 class InboxMessage(models.Model):
     """A message that was delivered to a run."""

@@ -128,6 +128,9 @@ class Run(Owned):
     reasoning_tokens = models.BigIntegerField(default=0)
     cost = models.DecimalField(max_digits=16, decimal_places=8, default=0, help_text="US dollars, known part")
     cost_unknown = models.BooleanField(default=False, help_text="The price of a call was unknown")
+    usage_estimated = models.BooleanField(
+        default=False, help_text="The usage of a call was counted here, not reported by its provider"
+    )
 
     # --- the stream of the tree (on its root)
     event_mark = models.BigIntegerField(default=1000, help_text="Event numbers up to here may have been used")

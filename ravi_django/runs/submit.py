@@ -24,7 +24,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.json_values import digest_of
 from ravi_django.models import Run, Session, Status, uuid7
 from ravi_django.runs import checks, hints, results, sessions
-from ravi_django.runs.catalog import specs
+from ravi_django.runs.catalog import agent_models, specs
 from ravi_django.runs.files import files
 
 
@@ -86,6 +86,7 @@ def submit_once(
     found_agent = found_agent or find(agent_id)
     found_agent.check_variables(run.metadata)
     run.agent_version = found_agent.version
+    agent_models.check_priced(found_agent, run.budget)
     run.session = conversation or Session(owner=run.owner, tenant=run.tenant)
     if is_new := run.session._state.adding:  # also one that the caller has made
         run.session.agent, run.session.title = run.agent, run.session.title or checks.title_of(message)

@@ -132,7 +132,8 @@ def _of_kernel(exc: KernelError) -> Problem:
     if isinstance(exc, ConflictError):
         return Problem(409, str(exc), exc.code)
     status = next((status for kind, status in _KERNEL.items() if isinstance(exc, kind)), None)
-    return Problem(status, str(exc), field=getattr(exc, "field", None)) if status else Problem(500, INTERNAL)
+    code = getattr(exc, "code", "")
+    return Problem(status, str(exc), code, field=getattr(exc, "field", None)) if status else Problem(500, INTERNAL)
 
 
 def _of_drf(exc: exceptions.APIException) -> Problem:

@@ -63,6 +63,9 @@ class UsageSerializer(ReadOnly[Any]):
     cached_tokens = serializers.IntegerField(help_text="Of the input tokens, read from the provider's cache")
     output_tokens = serializers.IntegerField()
     cost = CostField()
+    estimated = serializers.BooleanField(
+        source="usage_estimated", help_text="A part was counted here: the provider has not reported it"
+    )
 
 
 class RunSerializer(ReadOnly[Any]):

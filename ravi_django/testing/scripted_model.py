@@ -42,6 +42,8 @@ class ScriptedModel:
     ModelResponse reports `usage` and `cost`. `record=False` keeps no `calls`, for benchmarks.
     """
 
+    reports_cost = True
+
     def __init__(
         self,
         script: Sequence[ScriptItem] | str,

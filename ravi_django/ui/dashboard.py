@@ -162,7 +162,7 @@ class DashboardPage:
             "notes": notes,
             "worse": is_slower,
         }
-        spent, cached = data.before.cost, data.total.cached_tokens
+        spent, cached, unused = data.before.cost, data.total.cached_tokens, data.total.unused
         yield {
             "name": _("Cost"),
             "value": charts.money(data.total.cost, data.total.unpriced),
@@ -170,6 +170,7 @@ class DashboardPage:
             "notes": [
                 (_("%(count)s tokens") % {"count": charts.tokens(data.total.tokens)}, ""),
                 *([(formats.cached_share(cached, data.total.input_tokens), "")] if cached else []),
+                *([(_("of this, not used: %(cost)s") % {"cost": charts.money(unused)}, "")] if unused else []),
                 *([(self._against(data.total.cost, spent, charts.money), "")] if spent else []),
             ],
             "worse": spent and float(data.total.cost) > float(spent) * WORSE,

@@ -214,7 +214,8 @@ class Timeline:
                 lane.bars.append(Bar(f"bar-{tone}", row.started_at, row.finished_at))
                 lane.bars.append(Bar("bar-wait", row.finished_at, max(until, row.finished_at)))
             elif row.phase == Phase.RESULT and tone in ("model", "tool"):
-                lane.bars.append(Bar("bar-bad" if row.is_error else f"bar-{tone}", row.started_at, row.finished_at))
+                kind = "bar-gone" if row.kind == "llm.paid" else "bar-bad" if row.is_error else f"bar-{tone}"
+                lane.bars.append(Bar(kind, row.started_at, row.finished_at))
             elif row.phase == Phase.RESULT:
                 lane.bars.append(Bar("bar-bad" if row.is_error else "bar-note", row.finished_at, row.finished_at))
         if is_open and not run.is_terminal:
@@ -253,7 +254,7 @@ class Drawn:
         self.since = "" if begin is None else f"+{formats.duration(begin - axis.begin)}"
         self.took = formats.duration(lane.took) if lane.took else ""
         self.cost = formats.money(lane.cost) if lane.cost is not None else ""
-        if gone := next((bar for bar in lane.bars if bar.tone == "bar-gone"), None):
+        if gone := next((bar for bar in lane.bars if lane.lost and bar.tone == "bar-gone"), None):
             self.took, self.cost = formats.duration(gone.end - gone.begin), formats.money(None, unknown=True)
 
 
@@ -276,7 +277,7 @@ def _effects(rows: list[Row]) -> list[list[Row]]:
 
 
 def _tone(row: Row) -> str:
-    if row.kind == "llm.call":
+    if row.kind in ("llm.call", "llm.paid"):
         return "model"
     if row.kind == "tool.call":
         return "tool"
@@ -311,6 +312,7 @@ def _label(rows: list[Row]) -> str:
     attempts = max(row.attempt for row in rows)
     text = {
         "llm.call": _("model · %(name)s"),
+        "llm.paid": _("lost attempt · %(name)s"),
         "tool.call": "%(name)s",
         "ask": _("wait for %(name)s"),
         "signal": _("signal %(name)s"),

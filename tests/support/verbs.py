@@ -26,7 +26,7 @@ wings.feeds.fetching.fetch: fetch_max_age=_max_age fetch_retry_after=_retry_afte
 wings.feeds.fetching.signatures: SIGNATURES_NOBODYS=_DUMMY
 calls.llm.errors: tool_results_words=error_text
 calls.llm.fallback: fallback_limits=_limits
-calls.llm.loading: warm_models=warm
+calls.llm.loading: aload_litellm warm_models=warm
 calls.llm.pricing: pricing_table=_table
 calls.llm.wire: wire_convert=_convert
 db: db_connection=connection

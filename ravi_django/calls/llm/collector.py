@@ -73,6 +73,7 @@ class ResponseCollector:
 
     def __init__(self, family: str = "", server: str = "") -> None:
         self.provider_usage: Any = None  # as reported by the provider; None before
+        self.is_estimated = False  # `provider_usage` was counted here
         self.finish_reason: FinishReason | None = None
         self.is_done = False  # the server said so
         self.model = ""
@@ -115,6 +116,7 @@ class ResponseCollector:
             output_tokens=_count(usage, "completion_tokens"),
             cached_tokens=_cached(usage),
             reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
+            estimated=self.is_estimated,
         )
 
     @property

@@ -92,6 +92,19 @@ def is_reasoning_error(error: Exception) -> bool:
     return _status_of(error) == 400 and _REASONING.search(message_of(error)) is not None
 
 
+_UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})  # errors of httpx
+_BROKEN = frozenset({"ReadError", "ReadTimeout", "WriteError", "RemoteProtocolError"})
+
+
+def was_sent(error: BaseException | None) -> bool:
+    """Whether the provider has got the request before its connection broke or timed out."""
+    kinds: set[str] = set()
+    while error is not None:
+        kinds.add(type(error).__name__)
+        error = getattr(error, "original_exception", None) or error.__cause__ or error.__context__
+    return bool(kinds & _BROKEN) and not kinds & _UNSENT
+
+
 def _is_transient(error: Exception, status: int | None) -> bool:
     codes = _body_field(error, "code"), _body_field(error, "type")
     if any(_NO_FUNDS.match(str(code)) for code in codes) or _is_too_large(error):

@@ -14,7 +14,7 @@ from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.errors import InvalidInputError, ModelError, TransientError
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
-from ravi_django.kernel.messages import StreamRestart
+from ravi_django.kernel.messages import StreamAlive, StreamRestart
 from ravi_django.kernel.supervision import RunMeta
 
 FALLBACK_AFTER_S = 60.0
@@ -93,6 +93,8 @@ class FallbackModel:
         failures: list[Failure] = []
         for number, model in enumerate(self.models, 1):
             if failures:
+                if failures[-1].is_sent:  # a provider may bill a request without a byte of answer
+                    yield StreamAlive()
                 yield StreamRestart(model=model.name, error_type=failures[-1].type)
             last = waits and number == len(self.models)
             failure: Failure | None = None
@@ -100,6 +102,7 @@ class FallbackModel:
                 try:
                     async for event in events:
                         if number < len(self.models) and isinstance(event, ModelResponse) and event.is_empty:
+                            yield StreamAlive(usage=event.usage, cost=event.cost, is_whole=True)
                             break
                         yield event
                         if isinstance(event, ModelResponse):
@@ -110,7 +113,9 @@ class FallbackModel:
             if not self._may_continue(failure):
                 raise failure
             failures.append(failure)
-        raise self._of_all(failures)
+        final = self._of_all(failures)
+        final.is_sent = failures[-1].is_sent
+        raise final
 
     async def _events(
         self,
@@ -151,7 +156,9 @@ class FallbackModel:
                         raise
                     unfinished = f"did not end its answer within {total:g} s" if now() >= ends else None
                     text = f"model {name} {unfinished or f'sent nothing for {silence:g} s'}"
-                    raise TransientError(text, type="Timeout") from None
+                    late = TransientError(text, type="Timeout")
+                    late.is_sent = True
+                    raise late from None
                 yield event
 
     def _may_continue(self, error: Failure) -> bool:

@@ -18,7 +18,14 @@ from typing import Any, Literal
 
 from ravi_django.calls.llm import knowledge, litellm_stream, names, turns
 from ravi_django.calls.llm.collector import ResponseCollector
-from ravi_django.calls.llm.errors import Keys, is_fetch_error, is_reasoning_error, missing_key, translate_error
+from ravi_django.calls.llm.errors import (
+    Keys,
+    is_fetch_error,
+    is_reasoning_error,
+    missing_key,
+    translate_error,
+    was_sent,
+)
 from ravi_django.calls.llm.knowledge import text_tokens, tokens_of
 from ravi_django.calls.llm.loading import aload_litellm, is_imported, is_loaded
 from ravi_django.calls.llm.pricing import cost_by, listed_cost, site_prices
@@ -26,8 +33,9 @@ from ravi_django.calls.llm.responses import ItemCollector, to_responses
 from ravi_django.calls.llm.wire import Addresses, Form, cache_key, to_wire, tools_to_wire, with_cache_marks
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_seconds
-from ravi_django.kernel.errors import InvalidInputError, KernelError
+from ravi_django.kernel.errors import InvalidInputError, KernelError, ModelError, TransientError
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
+from ravi_django.kernel.messages import StreamAlive
 from ravi_django.kernel.secrets import holds_secret, is_secret, secret_values
 from ravi_django.kernel.supervision import RunMeta
 
@@ -123,26 +131,31 @@ class LiteLLMModel:
         collector = (
             ItemCollector(form.family, form.endpoint) if form.endpoint else ResponseCollector(form.family, form.server)
         )
-        failure: KernelError | None = None
+        failure: Any = None
+        is_open = False
         try:
             async with self._open(litellm, messages, options, meta, collector) as stream:
+                is_open = True
                 source, is_read_here = litellm_stream.source_of(stream)
                 async for chunk in source:
                     meta.cancellation.check()
+                    reported = collector.provider_usage
                     for delta in collector.add(chunk):
                         yield delta
+                    if collector.provider_usage is not reported:
+                        yield self._usage(litellm, collector)
                 litellm_stream.check_end(None if is_read_here else stream, collector)
                 if is_read_here:
                     await litellm_stream.call_callbacks(litellm, stream, collector)
-        except KernelError:
-            raise
         except Exception as error:
-            failure = self._failure(error)
+            failure = error if isinstance(error, KernelError) else self._failure(error)
+            failure.is_sent = was_sent(error) or (is_open and getattr(failure, "status", None) is None)
         if failure is not None:
             # Outside the handler: a chained traceback would print what the message has redacted.
             raise failure
         if collector.provider_usage is None:
             collector.provider_usage = await estimated_usage(litellm, self.name, messages, collector.output_text)
+            collector.is_estimated = True
         yield self._response(litellm, collector, messages)
 
     def fault(self, variables: Collection[str] | None = None) -> names.Fault | None:
@@ -167,7 +180,7 @@ class LiteLLMModel:
         """Whether a call has to wait for the import of litellm."""
         return not is_loaded() and (is_imported() or self.fault() is None)
 
-    def _failure(self, error: Exception) -> KernelError:
+    def _failure(self, error: Exception) -> TransientError | ModelError:
         if _NO_PROVIDER in str(error) and (fault := names.unknown(self.name)) is not None:
             return fault.as_error()
         fault = None if self._has_key else names.no_key(self.name)
@@ -255,6 +268,11 @@ class LiteLLMModel:
         return self._form
 
     @property
+    def listed_as(self) -> str:
+        """The name in litellm's price list."""
+        return self._base_model
+
+    @property
     def endpoint(self) -> str:
         """The address in place of OpenAI's own."""
         return self._api_base or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or ""
@@ -328,12 +346,20 @@ class LiteLLMModel:
         return with_cache_marks(request, options.cache_life) if form.family == "anthropic" else request
 
     def _response(self, litellm: Any, collector: ResponseCollector, messages: Sequence[ChatMessage]) -> ModelResponse:
+        cost = self._cost(litellm, collector)
+        return collector.response(cost=cost, taken_ids=_call_ids(messages) if collector.has_calls else set())
+
+    def _usage(self, litellm: Any, collector: ResponseCollector) -> StreamAlive:
+        """Before the end of the answer its output is not known: Claude begins with one token."""
+        is_whole = bool(collector.finish_reason) or collector.is_done
+        cost = self._cost(litellm, collector) if is_whole else None
+        return StreamAlive(usage=collector.usage, cost=cost, is_whole=is_whole)
+
+    def _cost(self, litellm: Any, collector: ResponseCollector) -> float | None:
         prices = self.prices or site_prices(self.name, collector.model)
         if prices is not None:
-            cost = cost_by(prices, collector.usage, cache_writes=collector.cache_writes)
-        else:
-            cost = listed_cost(litellm, self._base_model, collector.provider_usage)
-        return collector.response(cost=cost, taken_ids=_call_ids(messages) if collector.has_calls else set())
+            return cost_by(prices, collector.usage, cache_writes=collector.cache_writes)
+        return listed_cost(litellm, self._base_model, collector.provider_usage)
 
 
 def _call_ids(messages: Sequence[ChatMessage]) -> set[str]:

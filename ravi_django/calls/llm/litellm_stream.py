@@ -43,10 +43,11 @@ async def opened(call: Callable[..., Awaitable[Any]], **request: Any) -> Any:
 
 
 async def chunks(stream: Any) -> AsyncIterator[Any]:
-    """The wrapper's chunks, with `ALIVE` among them while the provider sends what the wrapper does not show."""
-    came = asyncio.Event()
+    """The wrapper's chunks, with `ALIVE` among them while the provider sends what the wrapper does not show, and the
+    usage that the provider has sent first."""
+    came, usage = asyncio.Event(), list[Any]()
     if hasattr(stream.completion_stream, "__aiter__"):  # a few providers' are read in a thread
-        stream.completion_stream = _noticing(stream.completion_stream, came)
+        stream.completion_stream = _noticing(stream.completion_stream, came, usage)
     wrapper = aiter(stream)
     task: asyncio.Task[Any] | None = None
     try:
@@ -58,6 +59,9 @@ async def chunks(stream: Any) -> AsyncIterator[Any]:
             finally:
                 sign.cancel()
             came.clear()
+            if usage and usage[-1] is not None:
+                yield {"usage": usage[-1]}
+                usage.append(None)
             if not task.done():
                 yield ALIVE
                 continue
@@ -74,10 +78,14 @@ async def chunks(stream: Any) -> AsyncIterator[Any]:
             await asyncio.wait({task})
 
 
-async def _noticing(source: Any, came: asyncio.Event) -> AsyncIterator[Any]:
+async def _noticing(source: Any, came: asyncio.Event, usage: list[Any]) -> AsyncIterator[Any]:
     try:
         async for piece in source:
             came.set()
+            if not usage and (
+                first := piece.get("usage") if isinstance(piece, dict) else getattr(piece, "usage", None)
+            ):
+                usage.append(first)
             yield piece
     finally:
         close = getattr(source, "aclose", None) or getattr(source, "close", None)

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ravi_django.calls.llm import names
 from ravi_django.kernel.chat import Usage
+from ravi_django.kernel.errors import UnpricedModelError
 
 Prices = Mapping[str, float]
 
@@ -18,12 +20,14 @@ NEEDED = ("input_cost_per_token", "output_cost_per_token")
 FIELDS = (*NEEDED, "cache_read_input_token_cost", "cache_creation_input_token_cost")
 
 _table: Callable[[], Mapping[str, Prices] | None] = dict
+_unknown: Callable[[], str | float | None] = lambda: None  # noqa: E731
 
 
-def use_table(table: Callable[[], Mapping[str, Prices] | None]) -> None:
-    """Set the site's price table: `table()` returns model name or pattern → prices."""
-    global _table
-    _table = table
+def use_table(table: Callable[[], Mapping[str, Prices] | None], unknown: Callable[[], str | float | None]) -> None:
+    """Set the site's price table: `table()` returns model name or pattern → prices. `unknown()` is the price of a model
+    without one in dollars per million tokens, or "allow"."""
+    global _table, _unknown
+    _table, _unknown = table, unknown
 
 
 def site_prices(*names: str) -> Prices | None:
@@ -36,6 +40,35 @@ def site_prices(*names: str) -> Prices | None:
     return next(
         (prices for pattern, prices in table.items() if any(fnmatchcase(name, pattern) for name in names)), None
     )
+
+
+def prices_of(model: Any, answered_by: str = "") -> Prices | None:
+    """The prices of a model client; `answered_by` is the name that its provider reported. Without litellm's import its
+    list is unknown."""
+    known_as = [name for name in (model.name, answered_by) if name]
+    listed = getattr(model, "listed_as", model.name)
+    return getattr(model, "prices", None) or site_prices(*known_as) or listed_prices(listed) or unknown_prices()
+
+
+def unknown_prices() -> Prices | None:
+    """The site's prices for a model without a price."""
+    price = _unknown()
+    return None if price is None or isinstance(price, str) else dict.fromkeys(NEEDED, price / 1_000_000)
+
+
+def unpriced(model: Any) -> str:
+    """The name of the model, or of one in a fallback list, if the cost of its calls will not be known; else empty."""
+    if parts := getattr(model, "models", ()):
+        return next(filter(None, map(unpriced, parts)), "")
+    if getattr(model, "reports_cost", False) or prices_of(model) is not None or _unknown() == "allow":
+        return ""
+    return "" if names.has_price(getattr(model, "listed_as", model.name)) else str(model.name)
+
+
+def check_priced(model: Any) -> None:
+    """Raises UnpricedModelError."""
+    if name := unpriced(model):
+        raise UnpricedModelError(name)
 
 
 def cost_by(prices: Prices, usage: Usage, *, cache_writes: int = 0) -> float | None:

@@ -25,6 +25,8 @@ from ravi_django.kernel import (
     ChatModel,
     GenerationOptions,
     LeaseLostError,
+    ModelError,
+    UnpricedModelError,
     Usage,
 )
 from ravi_django.models import HumanRequest
@@ -77,6 +79,15 @@ async def admit(
         pause = min(2 * pause, MAX_PAUSE_S)
 
 
+def check_priced(recorder: Recorder, model: ChatModel) -> None:
+    """Raises ModelError, which is recorded, for a model without a price under a budget in dollars."""
+    if any("max_cost_usd" in account.limits for account in accounts.accounts_of(recorder.lease.run)):
+        try:
+            pricing.check_priced(model)
+        except UnpricedModelError as error:
+            raise ModelError(str(error), type=UnpricedModelError.__name__) from None
+
+
 async def _reserve(recorder: Recorder, path: str, amount: Amount) -> Exhausted | bool:
     recorder.lease.reserved.add("")  # so that the end of the lease frees it even if this is cancelled
     with paths.entered(None):
@@ -119,14 +130,14 @@ async def _free(recorder: Recorder, path: str) -> None:
 
 
 async def _estimate(model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions) -> Amount:
-    """The input tokens, as compaction counts them, plus the most output tokens; and their cost, if known."""
+    """The input tokens, as compaction counts them, plus the most output tokens; and the most that they cost."""
     seen = _largest.get(model.name)
     tokens_in = await TokenCounter(model).total(messages)
     tokens_out = options.max_tokens or max(RESERVE_TOKENS, seen[0] if seen else 0)
-    prices = getattr(model, "prices", None) or pricing.site_prices(model.name) or pricing.listed_prices(model.name)
-    cost = None if prices is None else pricing.cost_by(prices, Usage(input_tokens=tokens_in, output_tokens=tokens_out))
-    known = seen[1] if seen else None
-    return Amount(tokens_in + tokens_out, known if cost is None else max(accounts.dollars(cost), known or Decimal(0)))
+    usage = Usage(input_tokens=tokens_in, output_tokens=tokens_out)
+    prices = map(pricing.prices_of, getattr(model, "models", (model,)))
+    costs = [accounts.dollars(pricing.cost_by(one, usage)) for one in prices if one is not None]
+    return Amount(tokens_in + tokens_out, max([*costs, seen[1] if seen else Decimal(0)]))
 
 
 def learn(recorder: Recorder, entry: Entry) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from ravi_django.calls.llm import pricing
 from ravi_django.calls.middleware import chain
 from ravi_django.calls.model import admission, rate_limits, streaming
+from ravi_django.calls.model.bill import Requests
 from ravi_django.conf import conf
 from ravi_django.engine.journal import bodies as bodies_
 from ravi_django.engine.journal.entries import Entry, Recorded
@@ -31,6 +32,7 @@ from ravi_django.kernel import (
     ModelError,
     ModelResponse,
     Role,
+    SuspendInterrupt,
     TransientError,
 )
 from ravi_django.kernel.checks import did_you_mean
@@ -39,7 +41,6 @@ from ravi_django.kernel.json_values import is_storable, storable
 from ravi_django.live.streams import hidden
 
 KIND = "llm.call"
-PAID = "llm.paid"  # the kind of a row with the cost of an answer that was not used
 
 
 async def call(
@@ -66,7 +67,8 @@ async def _call(
     entry.request = {"messages": len(messages)} | ({"result_by": options.result_by} if options.result_by else {})
     # A model reads results that may be lost, since it may be paid again; code of the site does not.
     flushed = bool(ctx.middleware.chat) or ctx.hooks.listens_to(HookEvent.LLM_START)
-    while (done := await _attempt(ctx, entry, model, messages, options, flushed)) is None:
+    requests = Requests()
+    while (done := await _attempt(ctx, entry, model, messages, options, requests, flushed)) is None:
         pass  # the provider's rate limit has refused it
     admission.learn(recorder, entry)
     if isinstance(done, ModelError):
@@ -80,6 +82,7 @@ async def _attempt(
     model: ChatModel,
     messages: Sequence[ChatMessage],
     options: GenerationOptions,
+    requests: Requests,
     flushed: bool,
 ) -> ModelResponse | ModelError | None:
     """Call the model once and record its answer or its final error; None: a rate limit has refused the call, and the
@@ -95,13 +98,12 @@ async def _attempt(
         begun = time.monotonic()
         done: ModelResponse | ModelError
         moved: list[dict[str, Any]] = []
-        paid: list[ModelResponse] = []
         try:
             if late is not None:
                 raise late
             with paths.entered(None):  # tasks of the model client do not belong to the run: a replay has none
-                response = await _answered(ctx, model, messages, options, path, moved, paid)
-            done = hidden.mark_calls(_storable(priced(_with_usage(response, paid), model.name)), ctx.toolbox)
+                response = await _answered(ctx, model, messages, options, path, moved, requests)
+            done = hidden.mark_calls(_storable(priced(requests.answered(response), model.name)), ctx.toolbox)
             _fill(entry, done)
             rate_limits.answered(model)
         except (TransientError, ModelError) as error:
@@ -110,16 +112,16 @@ async def _attempt(
             error = final or error
             done = ModelError(message_of(error), type=error.type, status=error.status)  # as it will be replayed
             if final is None or later is not None:
-                _note_paid(recorder, entry, paid)
-                _fill_failure(entry, done, paid)
+                await requests.note(recorder, path)
+                _fill_failure(entry, done)
                 await _publish_end(ctx, entry)
                 if later is not None:
                     raise later from None
-                entry.error = entry.usage = entry.cost = None
+                entry.error = None
                 await admission.free(recorder, path)
                 return None
-        except (CancellationError, LeaseLostError, asyncio.CancelledError):
-            _note_paid(recorder, entry, paid)
+        except (CancellationError, LeaseLostError, asyncio.CancelledError, SuspendInterrupt):
+            await requests.note(recorder, path)
             raise
         except Exception as error:  # recorded as a replay will raise it
             status = getattr(error, "status", None)
@@ -127,7 +129,9 @@ async def _attempt(
         if moved:
             entry.request["fell_back"] = moved
         if isinstance(done, ModelError):
-            _fill_failure(entry, done, paid)
+            await requests.charge(entry)
+            _fill_failure(entry, done)
+        await requests.note(recorder, path)
         entry.elapsed_s = time.monotonic() - begun
         await recorder.record(entry, then=functools.partial(_publish_end, ctx, entry))
     return done
@@ -145,24 +149,12 @@ async def _answered(
     options: GenerationOptions,
     path: str,
     moved: list[dict[str, Any]],
-    paid: list[ModelResponse],
+    requests: Requests,
 ) -> ModelResponse:
-    stream = functools.partial(streaming.stream, moved=moved)
+    stream = functools.partial(streaming.stream, moved=moved, requests=requests)
     if not ctx.middleware.chat:
         return await stream(ctx, model, messages, options, path)
-
-    async def paying(*args: Any, show: bool) -> ModelResponse:
-        paid.append(await stream(*args, show=show))
-        return paid[-1]
-
-    return await chain.around_model(ctx, model, messages, options, path, paying)
-
-
-def _with_usage(response: ModelResponse, paid: Sequence[ModelResponse]) -> ModelResponse:
-    """A response of a middleware has the usage and cost of the model's answer, unless it has its own."""
-    if not paid or response is paid[-1] or response.usage.total:
-        return response
-    return response.model_copy(update={"usage": paid[-1].usage, "cost": paid[-1].cost})
+    return await chain.around_model(ctx, model, messages, options, path, stream)
 
 
 def _storable(response: ModelResponse) -> ModelResponse:
@@ -182,24 +174,16 @@ def _fill(entry: Entry, response: ModelResponse) -> None:
         entry.result["finish_reason"] = response.finish_reason
     if response.cached:
         entry.result["cached"] = True
+    if response.usage.estimated:
+        entry.result["estimated"] = True
     entry.usage = response.usage
     entry.cost = response.cost
 
 
-def _fill_failure(entry: Entry, failure: ModelError, paid: Sequence[ModelResponse]) -> None:
-    if paid:  # the model has answered, and a middleware has refused the answer
-        entry.usage, entry.cost = paid[-1].usage, priced(paid[-1], entry.name).cost
+def _fill_failure(entry: Entry, failure: ModelError) -> None:
     entry.error = storable({"type": failure.type, "message": str(failure)})
     if failure.status is not None:
         entry.error["status"] = failure.status
-
-
-def _note_paid(recorder: Recorder, entry: Entry, paid: Sequence[ModelResponse]) -> None:
-    """Record the cost of answers of a call that gets no row."""
-    for number, response in enumerate(paid):
-        path = f"@paid.{entry.path}#{recorder.lease.epoch}.{number}"
-        cost = priced(response, entry.name).cost
-        recorder.record_with_next_once(Entry(PAID, path, entry.name, usage=response.usage, cost=cost))
 
 
 def _decode(row: Recorded) -> ModelResponse:
@@ -242,15 +226,15 @@ async def _keep_bodies(recorder: Recorder, messages: Sequence[ChatMessage], opti
     await bodies_.keep(recorder.database, bodies)
 
 
-pricing.use_table(lambda: conf.PRICES)
+pricing.use_table(lambda: conf.PRICES, lambda: conf.UNKNOWN_PRICE)
 
 
 def priced(response: ModelResponse, name: str) -> ModelResponse:
     """The response with its cost. Without one, the cost comes from the table, by the model that answered (a fallback
-    may cost less or more), else by `name`. It stays None if the table has no such model."""
+    may cost less or more), else by `name`, else from RAVI["UNKNOWN_PRICE"]."""
     if response.cost is not None:
         return response
-    prices = pricing.site_prices(response.model or name)
+    prices = pricing.site_prices(response.model or name) or pricing.unknown_prices()
     if prices is None:
         return response
     return response.model_copy(update={"cost": pricing.cost_by(prices, response.usage)})
@@ -270,6 +254,11 @@ def setting_errors(table: Any) -> Iterator[str]:
             yield f"[{model!r}] has an unknown key {name!r}; known: {', '.join(pricing.FIELDS)}{near}"
         for name in pricing.FIELDS:
             yield from _faults_of_price(model, name, prices)
+
+
+def unknown_price_errors(price: Any) -> Iterator[str]:
+    if price not in (None, "allow") and (isinstance(price, bool) or not isinstance(price, int | float) or price < 0):
+        yield f" is {price!r}"
 
 
 def _faults_of_price(model: str, name: str, prices: Mapping[str, Any]) -> Iterator[str]:

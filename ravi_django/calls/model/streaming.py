@@ -11,6 +11,8 @@ from ravi_django.agents.current import _task_shown
 from ravi_django.bytes_budget import process_bytes
 from ravi_django.calls.llm import fallback
 from ravi_django.calls.llm.loading import aload_litellm
+from ravi_django.calls.model import admission
+from ravi_django.calls.model.bill import Requests
 from ravi_django.conf import conf
 from ravi_django.engine.lease.recorder import Recorder
 from ravi_django.engine.lease.state import RunState
@@ -48,9 +50,13 @@ async def stream(
     *,
     show: bool = True,
     moved: list[dict[str, Any]],
+    requests: Requests,
 ) -> ModelResponse:
     """Returns the model's response. Adds to `moved` each fallback to another model. Raises the model's errors,
     TransientError if it is silent or takes too long, ModelError if it gives no response."""
+    admission.check_priced(ctx.recorder, model)
+    if (loud := getattr(model, "loud", None)) is not None:  # a summary: its deltas count, and are not shown
+        model, show = loud, False
     if (needs := getattr(model, "needs_library", None)) is not None and needs():
         about = {"model": model.name, "call": path}
         ctx.recorder.stream.progress(AgentStep.THINKING, {**about, "imports": True})
@@ -64,7 +70,7 @@ async def stream(
     async with process_bytes.holding(call.held(sum([message.size for message in messages]))):
         while True:  # without the media that the model refuses: each later message would fail too
             try:
-                response = await _streamed(ctx, model, call, options, live, moved)
+                response = await _streamed(ctx, model, call, options, live, moved, requests)
                 break
             except ModelError as error:
                 refusal, smaller = refusal or error, media.without_refused(call, error)
@@ -93,6 +99,7 @@ async def _streamed(
     options: GenerationOptions,
     live: _LiveOutput | None,
     moved: list[dict[str, Any]],
+    requests: Requests,
 ) -> ModelResponse:
     response: ModelResponse | None = None
     silence, total = _limits()
@@ -103,7 +110,9 @@ async def _streamed(
             messages = call.messages
             if call.files:  # read only here: digests and the journal have the ids
                 messages = await ctx.recorder.run_sync(media.load, call, ctx.recorder.lease.run)
+            requests.begin(model, call.messages)
             async for event in model.stream(messages, options, ctx.meta):
+                requests.take(event)
                 if isinstance(event, ModelResponse):
                     response = event
                 elif isinstance(event, StreamRestart):
@@ -115,9 +124,17 @@ async def _streamed(
     except TimeoutError:
         late = f"did not end its answer within {total:g} s" if now() >= ends else None
         message = f"model {model.name} {late or f'gave no answer within {silence:g} s'}"
-        raise TransientError(message, type="Timeout") from None
+        error = TransientError(message, type="Timeout")
+        error.is_sent = True
+        requests.end(error)
+        raise error from None
+    except BaseException as raised:
+        requests.end(raised)
+        raise
     if response is None:
-        raise ModelError(f"model {model.name} ended its stream without a response", type="EmptyResponse")
+        empty = ModelError(f"model {model.name} ended its stream without a response", type="EmptyResponse")
+        requests.end(empty)
+        raise empty
     return response
 
 

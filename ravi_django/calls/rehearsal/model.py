@@ -29,6 +29,7 @@ class RehearsalModel:
     """
 
     name = REHEARSAL
+    prices = {"input_cost_per_token": 0.0, "output_cost_per_token": 0.0}
 
     def __init__(self, *, delay: float = 0.015) -> None:
         self.delay = delay

@@ -23,6 +23,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from ravi_django.agents.memory.transcript import keeps_of
 from ravi_django.calls.llm.errors import error_text
 from ravi_django.kernel import ChatMessage, InvalidInputError, Usage
+from ravi_django.kernel.chat import TOKENS as TOKENS
 from ravi_django.kernel.json_values import MAX_DEPTH, check_storable, is_suspect, parsed, storable
 from ravi_django.models import Blob, JournalEntry, Phase, Session, Turn, uuid7
 from ravi_django.models.session import blocks_of
@@ -32,7 +33,6 @@ INLINE_BYTES = 64 * 1024  # larger values of a row are stored as a Blob
 SCHEMA = 1  # version of the stored values' format
 MAX_ITEMS = 10_000  # read from a queryset or an iterator, which may never end
 GIVE_MESSAGES = ("run.started", "msg.received")  # kinds of rows by which the code was given messages
-TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
 @dataclass(slots=True)
@@ -121,6 +121,10 @@ class Recorded:
     @property
     def usage(self) -> Usage:
         return Usage.of(self)
+
+    @property
+    def usage_estimated(self) -> bool:
+        return JournalEntry.usage_estimated.fget(self)  # type: ignore[attr-defined, no-any-return]
 
 
 COLUMNS = [column.name for column in fields(Recorded)]

@@ -102,22 +102,22 @@ def _position(entries: Sequence[Entry]) -> dict[str, Any]:
     return {"read_upto": positions[-1]} if positions else {}
 
 
-def _used(entries: Sequence[Entry]) -> tuple[dict[str, Any], bool]:
-    """Usage and known cost of the entries, by column of the run, and whether some cost is unknown."""
+def _used(entries: Sequence[Entry]) -> tuple[dict[str, Any], dict[str, bool]]:
+    """Usage and known cost of the entries, by column of the run, and the columns that say what is not exact."""
     used = [entry for entry in entries if entry.usage is not None]
     sums: dict[str, Any] = {name: sum([getattr(entry.usage, name) for entry in used]) for name in TOKENS}
     sums["cost"] = sum([entry.cost or 0.0 for entry in used], 0.0)
-    return sums, None in [entry.cost for entry in used]
+    is_estimated = any([entry.usage.estimated for entry in used if entry.usage])
+    return sums, {"cost_unknown": None in [entry.cost for entry in used], "usage_estimated": is_estimated}
 
 
 def _append_by_orm(
     lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], *, seen: int | None = None, **changes: Any
 ) -> int:
-    used, unknown = _used(entries)
+    used, flags = _used(entries)
     if any(entry.is_effect for entry in entries):
         changes = {"crashes": 0, "attempts": 0, **changes}
-    if unknown:
-        changes["cost_unknown"] = True
+    changes = {**{name: True for name, is_set in flags.items() if is_set}, **changes}
     unwoken = {} if seen is None else {"wake_seq": seen}
     held = Run.objects.filter(id=lease.run_id, lease_epoch=lease.epoch, lease_owner=lease.owner, **unwoken)
     updated = held.update(
@@ -162,7 +162,7 @@ def _bound(
     hint: Callable[[], None] = outbox.hint_on_commit,
 ) -> Statement:
     """`hint` is called if events were written with the rows."""
-    used, unknown = _used(entries)
+    used, flags = _used(entries)
     effect = any(entry.is_effect for entry in entries)
     events = outbox.of_entries(lease.run, entries, (changes or {}).get("output"))
     # All are text: parameters of one type keep one prepared statement.
@@ -170,7 +170,7 @@ def _bound(
         str(len(entries)),
         str(len(turns)),
         *map(repr, used.values()),
-        "t" if unknown else "f",
+        *("t" if is_set else "f" for is_set in flags.values()),
         *_change_params(changes, effect),
         str(lease.run_id),
         str(lease.epoch),
@@ -259,6 +259,7 @@ WITH fence AS (
     input_tokens = input_tokens + %s::bigint, cached_tokens = cached_tokens + %s::bigint,
     output_tokens = output_tokens + %s::bigint, reasoning_tokens = reasoning_tokens + %s::bigint,
     cost = cost + %s::numeric, cost_unknown = cost_unknown OR %s::boolean,
+    usage_estimated = usage_estimated OR %s::boolean,
     {", ".join(more)}
   WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text {since}
   RETURNING id, generation, wake_seq, next_seq - {entries} AS base, next_turn - {turns} AS turn_base

@@ -99,6 +99,7 @@ class Figures:
     cached_tokens: int = 0  # of the input
     cost: Decimal = Decimal(0)  # US dollars, the known part
     unpriced: int = 0  # calls whose price was unknown
+    unused: Decimal = Decimal(0)  # of the cost: requests without an answer that was used
 
     def add(self, row: dict[str, Any]) -> None:
         self.tokens += row["tokens"]
@@ -106,6 +107,7 @@ class Figures:
         self.cached_tokens += row["sum_cached"]
         self.cost += row["cost"]
         self.unpriced += row["unpriced"]
+        self.unused += row["cost"] if row["outcome"] != "ok" else 0
         if row["outcome"] != "unused":
             tally = self.calls if row["is_call"] else self.runs
             tally.add(row["outcome"], row["bucket"], row["count"])

@@ -179,6 +179,7 @@ class TreeUsage:
     output_tokens: int
     cost: Decimal  # US dollars, the known part
     cost_unknown: bool  # some call's price was not known
+    usage_estimated: bool  # some call's usage was counted here
 
     @classmethod
     def of(cls, runs: Iterable[Run]) -> TreeUsage:
@@ -191,6 +192,7 @@ class TreeUsage:
             output_tokens=sum(run.output_tokens for run in rows),
             cost=sum((run.cost for run in rows), Decimal(0)),
             cost_unknown=any(run.cost_unknown for run in rows),
+            usage_estimated=any(run.usage_estimated for run in rows),
         )
 
 

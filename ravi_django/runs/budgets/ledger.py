@@ -43,7 +43,7 @@ class Amount:
     """The most that a model call may use."""
 
     tokens: int
-    cost: Decimal | None  # dollars; None: unknown, all that is left is reserved
+    cost: Decimal  # dollars; 0 where it is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,35 +71,26 @@ def reserve(lease: Lease, path: str, amount: Amount, day: date) -> Exhausted | b
             rows = locked(keys)
             if len(rows) == len(keys):
                 verdict = _admit(accounts, rows, amount)
-                if isinstance(verdict, Decimal):
+                if verdict is True:
                     lease.reserved.add(path)  # first: the commit may stand though its answer is lost
-                    take(lease, path, keys, amount.tokens, verdict)
+                    take(lease, path, keys, amount.tokens, amount.cost)
                     _show_limits(accounts, rows)
                     return True
                 return verdict
         _create(accounts)  # in its own transaction: no account may be locked while it waits for an insert
 
 
-def _admit(
-    accounts: Sequence[Account], rows: Mapping[str, BudgetAccount], amount: Amount
-) -> Exhausted | bool | Decimal:
-    """The dollars to reserve, False to wait, or what is exhausted."""
-    fits, cost = True, amount.cost
-    left: list[Decimal] = []
+def _admit(accounts: Sequence[Account], rows: Mapping[str, BudgetAccount], amount: Amount) -> Exhausted | bool:
+    """True to reserve, False to wait, or what is exhausted."""
+    fits = True
+    by_limit = {"max_tokens": Decimal(amount.tokens), "max_turns": Decimal(1), "max_cost_usd": amount.cost}
     for account in accounts:
         for name, limit, spent, reserved in _states(account, rows[account.key]):
             if spent >= limit:
                 return Exhausted(account.key, name, spent, limit)
             alone = not rows[account.key].reserved_turns
-            if name == "max_cost_usd" and cost is None:
-                left.append(limit - spent - reserved)
-                asked = left[-1] if left[-1] > 0 else limit
-            else:
-                asked = {"max_tokens": Decimal(amount.tokens), "max_turns": Decimal(1)}.get(name, cost or ZERO)
-            fits = fits and (alone or spent + reserved + asked <= limit)
-    if not fits:
-        return False
-    return cost if cost is not None else min(left, default=ZERO)
+            fits = fits and (alone or spent + reserved + by_limit[name] <= limit)
+    return fits
 
 
 def _states(account: Account, row: BudgetAccount) -> Iterable[tuple[str, Decimal, Decimal, Decimal]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
+from ravi_django.agents.tools.toolbox import sub_agents_of
+from ravi_django.calls.llm import pricing
 from ravi_django.calls.llm.names import Fault
 from ravi_django.calls.rehearsal.model import REHEARSAL
 from ravi_django.kernel import ChatModel
@@ -36,6 +38,30 @@ def in_rows() -> Iterator[tuple[str, ChatModel]]:
     for address, spec in specs._rows().exclude(address__in=list(registry._agents)).values_list("address", "spec"):
         if name := spec.get("model"):
             yield address, specs.build_model(name, fallbacks=spec.get("fallbacks") or ())
+
+
+def check_priced(runnable: specs.RunnableAgent, budget: Mapping[str, Any] | None) -> None:
+    """Raises UnpricedModelError for a budget in dollars, of the run or its agent, and a model without a price, of the
+    agent or of one that it is configured to delegate to."""
+    is_limited = "max_cost_usd" in (budget or ())
+    if runnable.version is not None:
+        spec = runnable.spec
+        if spec.get("model") and (is_limited or (spec.get("budget") or {}).get("max_cost_usd") is not None):
+            pricing.check_priced(specs.build_model(spec["model"], fallbacks=spec.get("fallbacks") or ()))
+        return
+    agent = registry._agents[str(runnable.address)]
+    stated = getattr(getattr(agent, "budget", None), "budget", None)
+    agents = [agent] if is_limited or getattr(stated, "max_cost_usd", None) is not None else []
+    seen: set[str] = set()
+    while agents:
+        agent = agents.pop()
+        if (address := str(agent.id)) in seen:
+            continue
+        seen.add(address)
+        if (model := getattr(agent, "model", None)) is not None:
+            pricing.check_priced(model)
+        configured = (registry._agents.get(str(config.address)) for config in getattr(agent, "sub_agents", ()))
+        agents += [one for one in (*sub_agents_of(agent), *configured) if one is not None]
 
 
 def used(models: OfAgents, processes: Collection[Collection[str] | None] = (None,)) -> list[Used]:

@@ -368,4 +368,9 @@ def _sums(new: Run) -> dict[str, Any]:
     totals = used.aggregate(**{f"sum_{name}": Sum(name) for name in names})
     sums: dict[str, Any] = {name: totals[f"sum_{name}"] or 0 for name in names}
     read = JournalEntry.objects.filter(run_id=new.id, kind__in=GIVE_MESSAGES).aggregate(upto=Max("read_upto"))["upto"]
-    return {**sums, "cost_unknown": used.filter(cost=None).exists(), "read_upto": read or 0}
+    return {
+        **sums,
+        "cost_unknown": used.filter(cost=None).exists(),
+        "usage_estimated": used.filter(result__estimated=True).exists(),
+        "read_upto": read or 0,
+    }

@@ -251,7 +251,13 @@ def test_a_finished_run_is_read_in_all_its_parts(client: APIClient, agent: str, 
     done = client.get(f"/ravi/runs/{run['id']}/").json()
     assert (done["status"], done["output"], done["error"], done["attempts"]) == ("completed", "It is 42.", None, 1)
     assert "output_schema" not in done
-    assert done["usage"] == {"input_tokens": 10, "cached_tokens": 4, "output_tokens": 6, "cost": 0.5}
+    assert done["usage"] == {
+        "input_tokens": 10,
+        "cached_tokens": 4,
+        "output_tokens": 6,
+        "cost": 0.5,
+        "estimated": False,
+    }
     times = [datetime.fromisoformat(done[name]) for name in ("created_at", "started_at", "finished_at")]
     assert times == sorted(times)
 

@@ -102,7 +102,13 @@ def test_a_fork_is_a_new_run_in_a_new_session(client: APIClient, user: Any, agen
     assert found["id"] != str(run.id)
     assert found["session"] != str(run.session_id)
     assert (found["parent"], found["root"], found["depth"]) == (None, found["id"], 0)
-    assert found["usage"] == {"input_tokens": 5, "cached_tokens": 2, "output_tokens": 3, "cost": 0.25}
+    assert found["usage"] == {
+        "input_tokens": 5,
+        "cached_tokens": 2,
+        "output_tokens": 3,
+        "cost": 0.25,
+        "estimated": False,
+    }
     drive(found["id"])
     assert client.get(f"/ravi/runs/{found['id']}/").json()["output"] == "It is 42."
     assert client.get(f"/ravi/runs/{run.id}/").json() == before

@@ -33,7 +33,7 @@ def test_a_new_run_is_answered_with_its_row(client: APIClient, user: Any, agent:
     assert (UUID(run["id"]), UUID(run["session"]), run["agent"]) == (row.id, row.session_id, agent)
     assert (run["root"], run["parent"], run["depth"]) == (run["id"], None, 0)
     assert (run["status"], run["output"], run["error"], run["waiting_on"]) == ("pending", None, None, None)
-    assert run["usage"] == {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "cost": 0.0}
+    assert run["usage"] == {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "cost": 0.0, "estimated": False}
     assert (run["attempts"], run["started_at"], run["finished_at"]) == (0, None, None)
     assert (run["metadata"], run["priority"], run["agent_version"]) == ({"a": 1}, "normal", None)
     assert run["created_at"].endswith("Z")

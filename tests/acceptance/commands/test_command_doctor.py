@@ -91,7 +91,7 @@ def test_dollars_that_cannot_limit_a_model_without_a_price(sqlite_site) -> None:
 
     ours, listed = (dollars.with_(RAVI_MODEL=name).manage("ravi_doctor").stdout for name in ("openai/ours", "gpt-4o"))
 
-    assert "warning  model: openai/ours has no price, so RAVI['DAILY_BUDGETS'] in dollars do not limit it" in ours
+    assert "warning  model: openai/ours has no price, so its calls fail under RAVI['DAILY_BUDGETS'] in dollars" in ours
     assert "has no price" not in listed
 
 

@@ -70,7 +70,7 @@ def written(monkeypatch, vendor, entries, turns):
     said = [model_to_dict(turn, exclude=own) for turn in Turn.objects.filter(run=run).order_by("position")]
     sums = Run.objects.values(
         *("next_seq", "next_turn", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost"),
-        *("cost_unknown", "crashes", "attempts", "status", "lease_epoch", "lease_owner"),
+        *("cost_unknown", "usage_estimated", "crashes", "attempts", "status", "lease_epoch", "lease_owner"),
     ).get(id=run.id)
     position = Session.objects.values_list("next_position", flat=True).get(id=run.session_id)
     return {"first": first, "rows": rows, "turns": said, "sums": sums, "position": position}

@@ -80,7 +80,7 @@ def test_many_calls_of_many_trees_end_without_a_deadlock(calls, day, django_user
         for number in range(calls):
             assert spend(lease, str(number), dice.choice([1, 100, 5000]), day, actual=dice.randrange(50))
             if dice.random() < 0.2:
-                world.reserve(lease, f"left {number}", world.Amount(1, None), day)
+                world.reserve(lease, f"left {number}", world.Amount(1, Decimal(0)), day)
         world.budgets_settled(lease, [], lambda: world.requeue(lease), ends=True)
 
     at_once(*(partial(many, lease) for lease in leases))

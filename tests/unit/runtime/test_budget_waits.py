@@ -1,6 +1,7 @@
 """Who waits for what another run has reserved gets it: whatever ends or hinders that run, it frees that first."""
 
 import asyncio
+from decimal import Decimal
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_what_a_live_worker_holds_is_not_freed(clock):
     top = leased(make_run(budget={"max_turns": 3}))
     holder, other = leased(spawn(top)), leased(spawn(top))
     today = clock.now.date()
-    assert world.reserve(holder, "1", world.Amount(1, None), today) is True
+    assert world.reserve(holder, "1", world.Amount(1, Decimal(0)), today) is True
     clock.advance(conf.LEASE_S + 1)  # late, and perhaps back at once
     world.free_abandoned(other, today)
     assert reserved(top.run)[2] == 1

@@ -215,7 +215,7 @@ class QuietModel:
     """The model without its deltas: a summary is not streamed to the user."""
 
     def __init__(self, model: ChatModel) -> None:
-        self._model = model
+        self._model = self.loud = model
         self.name = model.name
 
     def __getattr__(self, name: str) -> Any:
