@@ -88,7 +88,7 @@ async def _attempt(
     """Call the model once and record its answer or its final error; None: a rate limit has refused the call, and the
     run may wait for it."""
     recorder, path = ctx.recorder, entry.path
-    late = await rate_limits.wait(recorder, model, ctx.meta.deadline)
+    late = await rate_limits.wait(recorder, model, path, ctx.meta.deadline)
     if late is None:
         await admission.admit(recorder, entry, model, messages, options)
     async with recorder.effect(flushed=flushed):

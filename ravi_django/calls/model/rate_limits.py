@@ -2,8 +2,8 @@
 
 Each process keeps the pauses of its providers by key: the model, its server and the account. A refused call closes its
 key for the time that the provider asks for, else for 1 s, doubled with each further refusal up to a minute. A call that
-finds its key closed waits in memory for up to MEMORY_S; for longer waits the run suspends, without a journal row. A key
-that has refused everything for RAVI["PROVIDER_WAIT_S"] fails its calls with RateLimited.
+finds its key closed waits in memory for up to MEMORY_S; for longer waits the run suspends. A key that has refused
+everything for RAVI["PROVIDER_WAIT_S"] fails its calls with RateLimited.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def key_of(model: ChatModel) -> str:
     return str(getattr(model, "limit_key", model.name))
 
 
-async def wait(recorder: Recorder, model: ChatModel, deadline: datetime | None) -> ModelError | None:
+async def wait(recorder: Recorder, model: ChatModel, path: str, deadline: datetime | None) -> ModelError | None:
     """Return when the model's provider may be called; or at once an error, if the run's deadline comes first."""
     pause = _pauses.get(key_of(model))
     if pause is None or (left := (pause.until - recorder.state.present()).total_seconds()) <= 0:
@@ -58,8 +58,8 @@ async def wait(recorder: Recorder, model: ChatModel, deadline: datetime | None) 
         return _refused(model, f"takes requests again in {left:.0f} s, after the run's deadline")
     until = pause.until
     opening = Wait(KIND, model.name, lambda: True if recorder.state.present() >= until else None, until)
-    if left > MEMORY_S:
-        await recorder.waits.wait(opening)
+    if left > MEMORY_S and recorder.state.may_suspend(path):
+        await recorder.waits.wait(opening, path)
         return None
     recorder.stream.progress(AgentStep.THINKING, {"model": model.name, "waiting_on": [opening.as_json()]})
     with recorder.waits.busy(), stopwatch.waiting():

@@ -270,6 +270,10 @@ class LeaseState:
             calls.pop(path, None)
         self.journal.open_started.pop(path, None)
 
+    def may_suspend(self, path: str) -> bool:
+        """Whether a wait at this path may suspend the run. Not inside an at-most-once tool, see `check_may_wait`."""
+        return not any(path.startswith(f"{begun}/") for begun in self.started)
+
     def check_may_wait(self, path: str) -> None:
         """Raise InvalidInputError inside an at-most-once tool: a wait would call it again."""
         for begun in self.started:

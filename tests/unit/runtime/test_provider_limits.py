@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ravi_django import RunContext, tool
 from ravi_django.calls.llm.errors import translate_error
 from ravi_django.calls.llm.fallback import FallbackModel
 from ravi_django.kernel import ChatMessage, TransientError
@@ -85,6 +86,21 @@ def test_requests_that_are_refused_together_make_one_pause(clock):
     assert (run.wake_at - clock.now).total_seconds() < 1.5
     clock.advance(2)
     assert drive(run).status == Status.COMPLETED
+
+
+def test_inside_an_at_most_once_tool_a_call_waits_with_its_lease():
+    model = refusing(1, TransientError("slow down", status=429, retry_after=0.01))
+
+    @tool(effect="at_most_once")
+    async def summarize(ctx: RunContext) -> str:
+        return (await ctx.llm([USER], model=model)).text
+
+    async def story(ctx, inbox):
+        return (await ctx.tool("summarize")).text
+
+    code(story, tools=[summarize])
+    run = drive(make_run())
+    assert (run.status, run.output) == (Status.COMPLETED, "hello")
 
 
 def test_the_next_model_of_a_fallback_is_called_in_place_of_a_wait(clock):
