@@ -1,1 +1,4 @@
-"""Calls of models and tools: providers, journaled calls, middleware, outbound HTTP and the built-in tools."""
+"""Calls of models and tools: providers, journaled calls, middleware, outbound HTTP and the built-in tools.
+
+Owns no table. It must survive a death between a call and its row. Read `model/call.py` first, then `tools/call.py`.
+"""

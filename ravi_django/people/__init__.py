@@ -2,7 +2,7 @@
 
 A site answers, cancels and reassigns requests, and revokes sticky decisions, with the names in `__all__`.
 
-Owns HumanRequest, StickyDecision and Delegation. It must survive two answers at once: one counts. Read
+Owns HumanRequest, StickyDecision, Delegation and Feedback. It must survive two answers at once: one counts. Read
 `requests.py` first.
 """
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 import subprocess
-from ast import literal_eval
 from collections.abc import Callable
 from pathlib import Path
 
@@ -348,7 +348,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
     shown = {key: default for key, default in rows if not default.startswith("see [")}
 
     assert sorted(key for key, _ in rows) == sorted(DEFAULTS)
-    assert {key: literal_eval(default.strip("`")) for key, default in shown.items()} == {
+    assert {key: ast.literal_eval(default.strip("`")) for key, default in shown.items()} == {
         key: DEFAULTS[key] for key in shown
     }
 
@@ -393,6 +393,16 @@ def test_every_step_of_the_walks_is_where_the_page_says() -> None:
         sources = [path.read_text() for path in package.rglob(file)]
         assert any(re.search(rf"(def|class) {name}\b", source) for source in sources), f"{file}: {name}"
     assert len(steps) > 100
+
+
+@pytest.mark.gate
+def test_every_package_says_what_it_owns_and_survives_and_where_to_begin() -> None:
+    for folder in ("engine", "runs", "calls", "people", "live", "wings"):
+        for path in (ROOT / "ravi_django" / folder).rglob("__init__.py"):
+            text = ast.get_docstring(ast.parse(path.read_text())) or ""
+            first = re.search(r"Read\s`([\w/]+\.py)`", text)
+            assert first and (path.parent / first[1]).exists(), path
+            assert re.search(r"\bown|Table:", text, re.IGNORECASE) and re.search(r"must\ssurvive", text), path
 
 
 def test_the_index_leads_to_every_page_once() -> None:

@@ -1,6 +1,7 @@
 """The tools that come with the package. `ravi_django.tools` has them all.
 
-Those of `calculator.py`, `clock.py` and `http_fetch.py` need no database.
+Owns no table. It must survive arguments that a model makes up: each tool limits or refuses them. Those of
+`calculator.py`, `clock.py` and `http_fetch.py` need no database. Read `clock.py` first.
 """
 
 from ravi_django.kernel import Tool

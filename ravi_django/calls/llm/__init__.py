@@ -1,4 +1,8 @@
-"""Language models. litellm is imported only by the first call, or by `warm()`."""
+"""Language models. litellm is imported only by the first call, or by `warm()`.
+
+Owns no table. It must survive a provider that fails, is silent or cuts an answer off: the call then raises an error
+that says whether it may be repeated. Read `litellm_model.py` first.
+"""
 
 from ravi_django.calls.llm.factory import LLMFactory, model_from_env
 from ravi_django.calls.llm.fallback import FallbackModel

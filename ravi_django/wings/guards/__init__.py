@@ -1,1 +1,4 @@
-"""Middlewares that check or redact the messages, answers and tool calls of an agent."""
+"""Middlewares that check or redact the messages, answers and tool calls of an agent.
+
+Owns no table. It must survive a check that fails: nothing passes unchecked. Read `guardrails.py` first.
+"""

@@ -1,1 +1,5 @@
-"""Agents that read: a source's items, a person's feed, a digest. Read `information.py` first."""
+"""Agents that read: a source's items, a person's feed, a digest.
+
+Owns no table. It must survive a text from outside that gives orders: it is data for the model. Read `information.py`
+first.
+"""
