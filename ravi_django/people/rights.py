@@ -315,10 +315,12 @@ def address_of(to: str, owner_id: Any) -> str:
 def _meant(to: str, request: HumanRequest) -> Iterator[Any]:
     """The recipients; a None at the end if there are more users than READ."""
     recipients = site_rules.users_at(to, request.owner_id)[: site_rules.READ + 1]
+    asked = copy(request)
+    asked.to = to  # the request may be at another of its steps
     for number, user in enumerate(recipients.iterator(chunk_size=MOST)):
         if number == site_rules.READ:
             yield None
-        elif _is_open_to_tenant(user, request) and not _is_own_call(user, request) and site_rules.allows(user, request):
+        elif _is_open_to_tenant(user, asked) and not _is_own_call(user, asked) and site_rules.allows(user, asked):
             yield user
 
 

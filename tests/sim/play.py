@@ -66,11 +66,11 @@ class Witness:
 
 # For parts that no schedule has, and for those who watch: nobody does.
 ELSEWHERE = [
-    *(f"sweeper_{part}" for part in ("scheduler", "fan_out", "mail", "sources", "relay", "erasing")),
+    *("sweeper_mail", "sweeper_erasing"),
     *("republish", "publish_ended", "publish_retried", "worker_seen", "tool_connections"),
 ]
 COUNTED = 8  # one schedule in so many has its rollups looked at
-IN_VAIN = ("unpublished", "silent", "due_to_escalate")  # what a sweep would look for
+IN_VAIN = ("unpublished", "silent", "due_to_escalate", "wings_each")  # what a sweep would look for
 
 
 @contextmanager

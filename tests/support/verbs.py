@@ -17,6 +17,7 @@ agents.memory.agent_context: drop_turns load_history persist_turns
 agents.memory.compaction.tokens: TOKENS_TURN_S=_TURN_S
 agents.memory.transcript: close_dangling DANGLING_INTERRUPTED=INTERRUPTED
 agents.messages: loop_deliver=deliver final_text message_to_chat summarize
+wing: wings_each=each
 wings.feeds.news.personal_feed: PERSONAL_FEED_PREFER=_PREFER
 api.exchange: EXCHANGE_WAIT_S=WAIT_S
 api.metrics: health_last=_last

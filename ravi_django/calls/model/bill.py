@@ -112,7 +112,9 @@ class Requests:
         self._open.append(Request(_named(self._root, event.model), last.messages))
 
     def end(self, error: BaseException) -> None:
-        """The last request has ended with this error."""
+        """The last request has ended with this error, unless it was answered or not begun."""
+        if not self._open or self._open[-1].ended is not None:
+            return
         is_stopped = isinstance(error, CancellationError | asyncio.CancelledError)
         kind = getattr(error, "type", "")
         reason = "timeout" if "Timeout" in kind else "empty" if kind == "EmptyResponse" else "cut"

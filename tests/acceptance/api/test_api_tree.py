@@ -55,6 +55,7 @@ def test_the_root_tells_what_the_whole_tree_has_used(client: APIClient, user: An
     tree = tree_of(client, last)
 
     used = {"input_tokens": 35, "cached_tokens": 12, "output_tokens": 7, "cost": 1.75, "cost_known": 1.75}
+    used["estimated"] = False
     assert tree["id"] == str(root.id)
     assert tree["tree"] == {"runs": 4, "live": 1, "usage": used, "budget": None}
     assert all("tree" not in child for child in flat(tree)[1:])

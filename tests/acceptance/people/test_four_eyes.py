@@ -167,6 +167,14 @@ def test_it_stays_so_whatever_becomes_of_the_request(then, to, people_here, cloc
     assert decides(by_rest, bob, request)
 
 
+def test_a_retry_asks_the_owner_to_confirm_again_though_others_were_asked_since(people_here, clock) -> None:
+    ann, bob = people_here
+    run = paying(ann, OWNS)
+    assert escalated(run, ann, bob, clock).to != "owner"
+
+    assert retried(run, ann, bob, clock).to == "owner"
+
+
 @pytest.mark.parametrize("to", ["owner", "user:ann"])
 def test_nobody_makes_a_confirmation_of_it(to: str, people_here: tuple[Any, Any]) -> None:
     ann, bob = people_here

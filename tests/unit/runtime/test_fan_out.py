@@ -318,7 +318,7 @@ def test_trouble_of_the_database_is_no_failure_of_the_followers(monkeypatch):
 
     followers(2)
     publication = publish("goal")
-    world.patch(monkeypatch, "fan_out_delivered_at_home", lambda *args: None)
+    world.patch(monkeypatch, "fan_out_delivered", lambda *args: None)
     world.patch(monkeypatch, "deliveries_targets", away)
 
     with pytest.raises(OperationalError, match="away"):

@@ -16,8 +16,8 @@ OWNERS = {
     "Blob": "db",
     "BudgetAccount": "budgets people",
     "Erasure": "lifecycle",
-    "FeedItem": "social",
-    "Follow": "social",
+    "FeedItem": "lifecycle social",
+    "Follow": "lifecycle social",
     "HumanRequest": "lifecycle people runs",
     "InboxMessage": "lease lifecycle runs social teams",
     "JournalEntry": "journal",  # and a fork copies rows inside the database
