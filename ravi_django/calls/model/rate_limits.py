@@ -13,6 +13,7 @@ import random
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from ravi_django.conf import conf
 from ravi_django.engine.lease import backoff, stopwatch
@@ -51,20 +52,25 @@ def key_of(model: ChatModel) -> str:
 
 async def wait(recorder: Recorder, model: ChatModel, path: str, deadline: datetime | None) -> ModelError | None:
     """Return when the model's provider may be called; or at once an error, if the run's deadline comes first."""
-    pause = _pauses.get(key_of(model))
-    if pause is None or (left := (pause.until - recorder.state.present()).total_seconds()) <= 0:
-        return None
-    if deadline is not None and pause.until >= deadline:
-        return _refused(model, f"takes requests again in {left:.0f} s, after the run's deadline")
-    until = pause.until
-    opening = Wait(KIND, model.name, lambda: True if recorder.state.present() >= until else None, until)
-    if left > MEMORY_S and recorder.state.may_suspend(path):
-        await recorder.waits.wait(opening, path)
-        return None
-    recorder.stream.progress(AgentStep.THINKING, {"model": model.name, "waiting_on": [opening.as_json()]})
-    with recorder.waits.busy(), stopwatch.waiting():
-        await _sleep(recorder, left)
+    state, key = recorder.state, key_of(model)
+    while (pause := _pauses.get(key)) is not None and state.stop is None:
+        until = pause.until  # a later refusal may move it
+        if (left := (until - state.present()).total_seconds()) <= 0:
+            break
+        if deadline is not None and until >= deadline:
+            return _refused(model, f"takes requests again in {left:.0f} s, after the run's deadline")
+        opening = Wait(KIND, model.name, partial(_is_over, recorder, until), until)
+        if left > MEMORY_S and state.may_suspend(path):
+            await recorder.waits.wait(opening, path)
+            continue
+        recorder.stream.progress(AgentStep.THINKING, {"model": model.name, "waiting_on": [opening.as_json()]})
+        with recorder.waits.busy(), stopwatch.waiting():
+            await _sleep(recorder, left)
     return None
+
+
+def _is_over(recorder: Recorder, until: datetime) -> bool | None:
+    return True if recorder.state.present() >= until else None
 
 
 async def _sleep(recorder: Recorder, seconds: float) -> None:
