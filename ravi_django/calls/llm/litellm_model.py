@@ -100,7 +100,7 @@ class LiteLLMModel:
         self._keys = Keys([api_key, *secret_values(self._secret_params)])
         self._form: Form | None = None  # set by the first call
         self._addresses: Addresses = "all" if private_addresses else "public"
-        self._base_model = base_model or name
+        self.listed_as = base_model or name  # in litellm's price list
         self._cache_key = cache_key
         if dialect not in (None, "chat", "responses"):
             raise InvalidInputError(f'dialect is "responses", "chat" or None, not {dialect!r}', field="dialect")
@@ -167,7 +167,7 @@ class LiteLLMModel:
 
     def doubt(self) -> str:
         """What is odd about a name without a fault and without a price."""
-        if "arn:" in self.name and self._base_model == self.name:
+        if "arn:" in self.name and self.listed_as == self.name:
             detail = "does not say which model it is, so its reasoning is not sent back and its cache is not used"
             return f"the model {self.name!r} {detail}. Name it: base_model='bedrock/anthropic.claude-…'"
         return "" if self._api_base or _ROUTES & self.params.keys() or self.has_price() else names.doubt(self.name)
@@ -188,7 +188,7 @@ class LiteLLMModel:
 
     async def context_window(self) -> int | None:
         """The maximum of input tokens; None if unknown."""
-        return self._window or knowledge.window(await aload_litellm(), self._base_model)
+        return self._window or knowledge.window(await aload_litellm(), self.listed_as)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Tokens of the messages as input. Each message is counted once."""
@@ -256,7 +256,7 @@ class LiteLLMModel:
 
     def _form_of(self, litellm: Any) -> Form:
         if self._form is None:
-            family = knowledge.family(litellm, self._base_model)
+            family = knowledge.family(litellm, self.listed_as)
             self._form = Form(
                 family=family,
                 server=sha256(server.encode()).hexdigest()[:16] if (server := self.endpoint) else "",
@@ -266,11 +266,6 @@ class LiteLLMModel:
                 tool_images=knowledge.accepts_images(litellm, self.name),
             )
         return self._form
-
-    @property
-    def listed_as(self) -> str:
-        """The name in litellm's price list."""
-        return self._base_model
 
     @property
     def endpoint(self) -> str:
@@ -292,7 +287,7 @@ class LiteLLMModel:
         """A digest of server and key, for a model that is called by Responses; else empty."""
         dialect = self._dialect
         if dialect is None and family == "openai" and self._is_openais():  # older versions of Azure have none
-            is_able = knowledge.streams(litellm, self.name) and knowledge.reasons(litellm, self._base_model)
+            is_able = knowledge.streams(litellm, self.name) and knowledge.reasons(litellm, self.listed_as)
             dialect = "responses" if is_able else None
         if dialect != "responses":
             return ""
@@ -335,7 +330,7 @@ class LiteLLMModel:
         if has_key and form.family == "openai" and meta.supervision is not None:
             request.setdefault("prompt_cache_key", cache_key(meta.supervision.session_id))
         if form.endpoint:
-            reasons = knowledge.reasons(litellm, self._base_model) is not False
+            reasons = knowledge.reasons(litellm, self.listed_as) is not False
             if not knowledge.streams(litellm, self.name):  # litellm would ask for a document, and cut it into pieces
                 del request["stream"]
                 request["extra_body"] = {**request.get("extra_body", {}), "stream": True}
@@ -359,7 +354,7 @@ class LiteLLMModel:
         prices = self.prices or site_prices(self.name, collector.model)
         if prices is not None:
             return cost_by(prices, collector.usage, cache_writes=collector.cache_writes)
-        return listed_cost(litellm, self._base_model, collector.provider_usage)
+        return listed_cost(litellm, self.listed_as, collector.provider_usage)
 
 
 def _call_ids(messages: Sequence[ChatMessage]) -> set[str]:
