@@ -25,7 +25,7 @@ def test_cancelling_reaches_a_model_call_that_hangs(clock):
 
     run = cancelled_in(make_run(), story, model=model, began=lambda: model.calls)
     assert (run.status, run.error["type"]) == (Status.CANCELLED, "Cancelled")
-    assert [entry.kind for entry in journal_of(run)] == ["run.started", "run.cancelled"]
+    assert [entry.kind for entry in journal_of(run)] == ["run.started", "llm.paid", "run.cancelled"]
 
 
 async def holding(ctx):
