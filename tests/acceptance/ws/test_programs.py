@@ -261,6 +261,9 @@ def test_requests_are_listed_over_all_pages(url: str, key: str) -> None:
         runs = [client.submit("react/payer", "Pay.")["id"] for _ in range(2)]
         assert wait_until(lambda: len(client.requests()) == 4, BOUND_S)
         assert [row["id"] for row in client.requests(limit=1)] == [row["id"] for row in client.requests()]
+        assert wait_until(
+            lambda: {client.call("GET", f"runs/{run}/")["status"] for run in runs} == {"suspended"}, BOUND_S
+        )
         assert {client.cancel(run, "enough")["error"]["message"] for run in runs} == {"enough"}
         assert client.requests() == []
 
