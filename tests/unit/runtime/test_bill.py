@@ -147,8 +147,8 @@ def test_a_silent_provider_is_paid_for_the_input(settings):
     assert (reason, wrote, estimated) == ("timeout", 0, True) and read > 0
 
 
-def test_an_empty_answer_that_a_fallback_replaces_is_paid():
+def test_each_empty_answer_that_a_fallback_replaces_is_paid():
     with Provider([chunk(reason="stop"), USAGE, DONE]) as empty, Provider(says("hello")) as other:
-        code(ask, model=FallbackModel([model(empty), model(other)]))
+        code(ask, model=FallbackModel([model(empty), model(empty, "openai/n"), model(other)]))
         drive(make_run())
-    assert paid() == [("empty", "openai/m", 10, 5, False)]
+    assert paid() == [("empty", "openai/m", 10, 5, False), ("empty", "openai/n", 10, 5, False)]
