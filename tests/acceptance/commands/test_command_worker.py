@@ -34,7 +34,10 @@ def test_a_worker_finds_runs_that_other_processes_submit_and_stops_when_asked(in
         assert worker.process.wait(BOUND_S) == 0, worker.text
     assert "; agents: information/business, " in first_line
     assert "orchestrator/team, personal_feed/reader, plain/drifted, plain/quiet, react/assistant" in first_line
-    assert worker.text.splitlines()[1:] == ["ravi_worker: draining 0 runs, for up to 1 s", "ravi_worker: stopped"]
+    draining, stopped = worker.text.splitlines()[1:]
+    # A run whose end is committed is at work until its frames are sent.
+    assert re.fullmatch(r"ravi_worker: draining (0 runs|1 run), for up to 1 s", draining)
+    assert stopped == "ravi_worker: stopped"
     assert ("42" in inline_site.run(early)[1], "48" in inline_site.run(late)[1]) == (True, True)
     assert inline_site.rows("SELECT name FROM ravi_workerprocess") == []
 
