@@ -48,6 +48,9 @@ DEFAULTS: dict[str, Any] = {
     "RETRY_BASE_S": 1.0,
     # Seconds for which a provider may refuse all requests by its rate limit before the calls that wait for it fail.
     "PROVIDER_WAIT_S": 3600.0,
+    # The limits of all processes together, by model name or pattern, which may have "{tenant}":
+    # {"openai/*": {"requests_per_min": 500, "tokens_per_min": 200_000, "at_once": 50}}
+    "MODEL_LIMITS": {},
     # --- limits
     "MAX_INPUT_BYTES": 256 * 1024,
     "MAX_RESULT_BYTES": 1024 * 1024,

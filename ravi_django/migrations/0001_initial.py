@@ -158,6 +158,36 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='ModelLimit',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('key', models.CharField(editable=False, help_text='SHA-256 of model, server and account', max_length=64, unique=True)),
+                ('name', models.CharField(editable=False, help_text='Its name or pattern', max_length=200, verbose_name='model')),
+                ('tenant', models.CharField(blank=True, default='', editable=False, max_length=100)),
+                ('requests_per_min', models.FloatField(blank=True, help_text='Empty: RAVI["MODEL_LIMITS"], else what refusals have taught', null=True, verbose_name='requests a minute')),
+                ('tokens_per_min', models.FloatField(blank=True, help_text='Empty: RAVI["MODEL_LIMITS"], else what refusals have taught', null=True, verbose_name='tokens a minute')),
+                ('at_once', models.PositiveIntegerField(blank=True, help_text='Empty: RAVI["MODEL_LIMITS"], else what refusals have taught', null=True, verbose_name='requests at once')),
+                ('paused_until', models.DateTimeField(blank=True, help_text='No request is sent before', null=True, verbose_name='paused until')),
+                ('paused_by', models.CharField(blank=True, default='', editable=False, help_text='Empty: provider', max_length=254)),
+                ('learned_per_min', models.FloatField(editable=False, help_text='Requests a minute', null=True)),
+                ('adapted_at', models.DateTimeField(editable=False, help_text='When the learned rate changed', null=True)),
+                ('next_at', models.DateTimeField(editable=False, help_text='When the requests so far have been paid back', null=True)),
+                ('tokens_at', models.DateTimeField(editable=False, help_text='The same for their tokens', null=True)),
+                ('mean_tokens', models.FloatField(db_default=0, default=0, editable=False, help_text='Of a request')),
+                ('waiting', models.PositiveIntegerField(db_default=0, default=0, editable=False, help_text='Suspended runs, about')),
+                ('queued_at', models.DateTimeField(editable=False, help_text='When a run was last sent to wait', null=True)),
+                ('last_owner', models.CharField(blank=True, default='', editable=False, help_text='Was served last', max_length=100)),
+                ('refused', models.PositiveBigIntegerField(db_default=0, default=0, editable=False, verbose_name='refused requests')),
+                ('refusals', models.PositiveIntegerField(db_default=0, default=0, editable=False, help_text='Since the last answer')),
+                ('refusing_since', models.DateTimeField(editable=False, null=True)),
+                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
+            ],
+            options={
+                'ordering': ['name', 'tenant', 'id'],
+                'permissions': [('manage_model_limits', 'Can limit and pause the calls of models')],
+            },
+        ),
+        migrations.CreateModel(
             name='Run',
             fields=[
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
@@ -191,6 +221,8 @@ class Migration(migrations.Migration):
                 ('for_release', models.CharField(blank=True, db_default='', default='', help_text='The release whose workers may claim it before `wake_at`', max_length=100)),
                 ('wake_seq', models.BigIntegerField(db_default=0, default=0, help_text='Rises with every wake-up: a run does not suspend if it has changed')),
                 ('awaits_slot', models.BooleanField(db_default=False, default=False, help_text='Its tree is full: not claimable until a slot is free')),
+                ('permits', models.SmallIntegerField(db_default=0, default=0, help_text='Model calls that it may make at once')),
+                ('model_limit', models.ForeignKey(db_index=False, help_text='Whose permits it waits for or has', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='ravi.modellimit')),
                 ('counted', models.BooleanField(db_default=True, default=True, help_text='Nothing is left to count')),
                 ('counted_seq', models.BigIntegerField(db_default=0, default=0, help_text='Rows up to here are counted')),
                 ('work_s', models.FloatField(db_default=0, default=0, help_text='Seconds at work: with a lease, up to there')),
@@ -850,6 +882,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='run',
             index=models.Index(condition=models.Q(('status', 'suspended')), fields=['wake_at'], name='ravi_run_timers'),
+        ),
+        migrations.AddIndex(
+            model_name='run',
+            index=models.Index(condition=models.Q(('model_limit__isnull', False), ('status', 'suspended')), fields=['model_limit'], name='ravi_run_awaiting_model'),
         ),
         migrations.AddIndex(
             model_name='run',

@@ -17,6 +17,7 @@ from ravi_django.models.journal import (
     JournalEntry as JournalEntry,
     Phase as Phase,
 )
+from ravi_django.models.limits import ModelLimit as ModelLimit
 from ravi_django.models.names import translate
 from ravi_django.models.people import (
     Delegation as Delegation,

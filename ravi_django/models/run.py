@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ravi_django.kernel.messages import StreamEvent
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models.base import Owned, OwnedQuerySet, uuid7
+from ravi_django.models.limits import ModelLimit
 from ravi_django.models.session import Session
 
 
@@ -98,6 +99,16 @@ class Run(Owned):
     awaits_slot = models.BooleanField(
         default=False, db_default=False, help_text="Its tree is full: not claimable until a slot is free"
     )
+
+    model_limit = models.ForeignKey(
+        ModelLimit,
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        db_index=False,
+        help_text="Whose permits it waits for or has",
+    )
+    permits = models.SmallIntegerField(default=0, db_default=0, help_text="Model calls that it may make at once")
 
     # --- the rollups, see `live/rollups/`
     counted = models.BooleanField(default=True, db_default=True, help_text="Nothing is left to count")
@@ -186,6 +197,11 @@ class Run(Owned):
             ),
             models.Index(fields=["lease_expires_at"], condition=Q(status="running"), name="ravi_run_leased"),
             models.Index(fields=["wake_at"], condition=Q(status="suspended"), name="ravi_run_timers"),
+            models.Index(
+                fields=["model_limit"],
+                condition=Q(status="suspended", model_limit__isnull=False),
+                name="ravi_run_awaiting_model",
+            ),
             models.Index(
                 fields=["finished_at"],
                 condition=Q(published_at__isnull=True, parent__isnull=True, finished_at__isnull=False),

@@ -120,7 +120,8 @@ calls.middleware.audit_log: audit_log_write_audit=write_audit
 calls.middleware.response_cache: TIMEOUT_S
 calls.model.admission: RESERVE_TOKENS budgets_estimate=_estimate budgets_forget=forget budgets_largest=_largest
 calls.model.call: prices_errors=setting_errors
-calls.model.rate_limits: PROVIDERS_MEMORY_S=MEMORY_S providers_forget=forget
+calls.model.limits: providers_forget=forget
+calls.model.rate_limits: PROVIDERS_MEMORY_S=MEMORY_S
 people.site_rules: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
 people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_resolve=resolve
 people.sticky: decisions_decided=decided decisions_told=as_decision

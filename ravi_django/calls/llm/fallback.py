@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from datetime import timedelta
@@ -38,7 +38,20 @@ def use_limits(limits: Callable[[], tuple[float, float]]) -> None:
 
 View = Callable[[str, Sequence[ChatMessage]], Sequence[ChatMessage]]
 
+Note = Callable[[ChatModel, Failure], Awaitable[None]]
+
+
+async def _ignore(model: ChatModel, failure: Failure) -> None:
+    """Outside of a run there are no limits."""
+
+
+first: ContextVar[ChatModel | None] = ContextVar("first", default=None)  # the models before it are at their limits
+failed: ContextVar[Note] = ContextVar("failed", default=_ignore)  # is called with each model's failure
 view_for: ContextVar[View] = ContextVar("view_for", default=lambda model, messages: messages)  # of the model so named
+
+
+def _has(model: Any, wanted: ChatModel | None) -> bool:
+    return model is wanted or any(_has(part, wanted) for part in getattr(model, "models", ()))
 
 
 class FallbackModel:
@@ -68,7 +81,6 @@ class FallbackModel:
         self.models = tuple(models)
         self.name = self.models[0].name
         self.endpoint = " ".join(str(getattr(model, "endpoint", "")) for model in self.models)
-        self.limit_key = " ".join(str(getattr(model, "limit_key", model.name)) for model in self.models)
         self.retry = retry or getattr(self.models[0], "retry", None)
         self.fallback_on = frozenset(fallback_on)
         self.fallback_after: float = check_seconds("fallback_after", fallback_after)
@@ -90,8 +102,8 @@ class FallbackModel:
         self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta, *, waits: bool
     ) -> AsyncGenerator[ModelEvent]:
         """`waits`: the last model has no time limit here."""
-        failures: list[Failure] = []
-        for number, model in enumerate(self.models, 1):
+        failures: list[Failure] = [*self._passed_over()]
+        for number, model in enumerate(self.models[len(failures) :], len(failures) + 1):
             if failures:
                 if failures[-1].is_sent:  # a provider may bill a request without a byte of answer
                     yield StreamAlive()
@@ -110,12 +122,20 @@ class FallbackModel:
                     failure = ModelError(f"model {model.name} ended without an answer", type="EmptyResponse")
                 except (TransientError, ModelError) as error:
                     failure = error
+            if not isinstance(model, FallbackModel):
+                await failed.get()(model, failure)
             if not self._may_continue(failure):
                 raise failure
             failures.append(failure)
         final = self._of_all(failures)
         final.is_sent = failures[-1].is_sent
         raise final
+
+    def _passed_over(self) -> Iterator[TransientError]:
+        """An error for each model before the one that the call begins with."""
+        start = next((number for number, model in enumerate(self.models) if _has(model, first.get())), 0)
+        for model in self.models[:start]:
+            yield TransientError(f"{model.name} is at its rate limit", type="RateLimited", status=429)
 
     async def _events(
         self,

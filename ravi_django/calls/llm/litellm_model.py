@@ -273,10 +273,10 @@ class LiteLLMModel:
         return self._api_base or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or ""
 
     @property
-    def limit_key(self) -> str:
-        """The account whose rate limits its calls share, without the key itself."""
+    def account(self) -> str:
+        """A digest of server and key: calls of one account share its rate limits."""
         key = self._api_key or sorted(secret_values(self._secret_params))
-        return f"{self.name} {sha256(f'{self.endpoint} {key}'.encode()).hexdigest()[:16]}"
+        return sha256(f"{self.endpoint} {key}".encode()).hexdigest()[:16]
 
     def _is_openais(self) -> bool:
         """Whether a model of OpenAI is called at its own address."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ravi_django.calls.llm import pricing
+from ravi_django.calls.llm import fallback, pricing
 from ravi_django.calls.middleware import chain
 from ravi_django.calls.model import admission, rate_limits, streaming
 from ravi_django.calls.model.bill import Requests
@@ -68,8 +68,15 @@ async def _call(
     # A model reads results that may be lost, since it may be paid again; code of the site does not.
     flushed = bool(ctx.middleware.chat) or ctx.hooks.listens_to(HookEvent.LLM_START)
     requests = Requests()
-    while (done := await _attempt(ctx, entry, model, messages, options, requests, flushed)) is None:
-        pass  # the provider's rate limit has refused it
+    done: ModelResponse | ModelError | None = None
+    while done is None:  # until no rate limit refuses it
+        target = rate_limits.choose(recorder, model)
+        tokens = rate_limits.estimate(recorder, target, messages)
+        async with rate_limits.permitted(recorder, target, path, tokens, ctx.meta.deadline) as late:
+            fallback.first.set(target)
+            done = await _attempt(ctx, entry, model, messages, options, requests, flushed, late)
+        if isinstance(done, ModelResponse):
+            await rate_limits.answered(recorder, target, tokens, done.usage.total)
     admission.learn(recorder, entry)
     if isinstance(done, ModelError):
         raise done
@@ -84,18 +91,18 @@ async def _attempt(
     options: GenerationOptions,
     requests: Requests,
     flushed: bool,
+    late: ModelError | None,
 ) -> ModelResponse | ModelError | None:
-    """Call the model once and record its answer or its final error; None: a rate limit has refused the call, and the
-    run may wait for it."""
+    """Call the model once and record its answer or its final error, at once if it is `late`. None: a rate limit has
+    refused the call, and the run may wait for it."""
     recorder, path = ctx.recorder, entry.path
-    late = await rate_limits.wait(recorder, model, path, ctx.meta.deadline)
     if late is None:
         await admission.admit(recorder, entry, model, messages, options)
     async with recorder.effect(flushed=flushed):
         await _keep_bodies(recorder, messages, options)
         recorder.stream.progress(AgentStep.THINKING, {"model": model.name, "call": path})
         await ctx.hook(HookEvent.LLM_START, model=model.name, messages=len(messages), path=path)
-        begun = time.monotonic()
+        begun, sent_at = time.monotonic(), recorder.state.present()
         done: ModelResponse | ModelError
         moved: list[dict[str, Any]] = []
         try:
@@ -105,9 +112,8 @@ async def _attempt(
                 response = await _answered(ctx, model, messages, options, path, moved, requests)
             done = hidden.mark_calls(_storable(priced(requests.answered(response), model.name)), ctx.toolbox)
             _fill(entry, done)
-            rate_limits.answered(model)
         except (TransientError, ModelError) as error:
-            final = rate_limits.refused(recorder, model, error, begun)
+            final = error if late else await rate_limits.refused(recorder, model, error, sent_at)
             later = final and backoff.again(final, backoff.policy_of(model), recorder.state.attempts)
             error = final or error
             done = ModelError(message_of(error), type=error.type, status=error.status)  # as it will be replayed

@@ -1,44 +1,33 @@
 """A provider's rate limit is a wait, not a failed attempt: the run calls again when the provider takes requests.
 
-Each process keeps the pauses of its providers by key: the model, its server and the account. A refused call closes its
-key for the time that the provider asks for, else for 1 s, doubled with each further refusal up to a minute. A call that
-finds its key closed waits in memory for up to MEMORY_S; for longer waits the run suspends. A key that has refused
-everything for RAVI["PROVIDER_WAIT_S"] fails its calls with RateLimited.
+`limits.py` has what the providers take. A call waits in memory for its time, for up to MEMORY_S. For longer waits the
+run suspends, and `permits.py` wakes it. A provider that has refused everything for RAVI["PROVIDER_WAIT_S"] fails its
+calls with RateLimited.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
+from ravi_django.calls.model import limits
+from ravi_django.calls.model.limits import Limit
 from ravi_django.conf import conf
-from ravi_django.engine.lease import backoff, stopwatch
-from ravi_django.engine.lease.lease_state import Wait
+from ravi_django.engine.lease import backoff, paths, stopwatch
+from ravi_django.engine.lease.lease_state import PROVIDER, Wait
 from ravi_django.engine.lease.recorder import Recorder
-from ravi_django.kernel import AgentStep, ChatModel, ModelError, TransientError
+from ravi_django.kernel import AgentStep, ChatMessage, ChatModel, ModelError, TransientError
 
 MEMORY_S = 15.0  # that a call waits with its lease, at most
-FIRST_S, LONGEST_S = 1.0, 60.0  # of a pause, if the provider names none
 LOOK_S = 0.1  # between two checks whether a waiting call has to end
-
-KIND = "provider"  # of such a wait in `waiting_on`
-
-
-@dataclass(slots=True)
-class Pause:
-    """A key that refuses requests."""
-
-    until: datetime  # by the database's clock
-    since: float  # monotonic: the first refusal after the last answer
-    counted_at: float  # monotonic: the last refusal that made the pause longer
-    refusals: int = 0  # one of several requests at once counts
-
-
-_pauses: dict[str, Pause] = {}
+SHOW_S = 1.0  # shorter waits are not shown
 
 
 def is_limit(error: Exception) -> bool:
@@ -46,72 +35,140 @@ def is_limit(error: Exception) -> bool:
     return isinstance(error, TransientError) and (error.status in (429, 529) or error.type == "RateLimitError")
 
 
-def key_of(model: ChatModel) -> str:
-    return str(getattr(model, "limit_key", model.name))
+def limit_of(recorder: Recorder, model: ChatModel) -> Limit:
+    return limits.of(model, recorder.lease.run.tenant)
 
 
-async def wait(recorder: Recorder, model: ChatModel, path: str, deadline: datetime | None) -> ModelError | None:
-    """Return when the model's provider may be called; or at once an error, if the run's deadline comes first."""
-    state, key = recorder.state, key_of(model)
-    while (pause := _pauses.get(key)) is not None and state.stop is None:
-        until = pause.until  # a later refusal may move it
-        if (left := (until - state.present()).total_seconds()) <= 0:
-            break
-        if deadline is not None and until >= deadline:
-            return _refused(model, f"takes requests again in {left:.0f} s, after the run's deadline")
-        opening = Wait(KIND, model.name, partial(_is_over, recorder, until), until)
-        if left > MEMORY_S and state.may_suspend(path):
-            await recorder.waits.wait(opening, path)
+def estimate(recorder: Recorder, model: ChatModel, messages: Sequence[ChatMessage]) -> float:
+    """Tokens of a call: a quarter of its bytes, corrected by what earlier calls have used."""
+    return sum([message.size for message in messages]) / 4 * limit_of(recorder, model).ratio
+
+
+def choose(recorder: Recorder, model: ChatModel) -> ChatModel:
+    """The model itself; of a fallback list the first one that takes a call within `fallback_after`, else the one that
+    takes it first."""
+    after, present = getattr(model, "fallback_after", None), recorder.state.present()
+    if after is None:
+        return model
+    expected = [(limit_of(recorder, one).expected_s(present), one) for one in _members(model)]
+    soon = (one for seconds, one in expected if seconds <= after)
+    return next(soon, None) or min(expected, key=lambda pair: pair[0])[1]
+
+
+def _members(model: Any) -> Iterator[ChatModel]:
+    for one in model.models:
+        yield from _members(one) if hasattr(one, "models") else (one,)
+
+
+@asynccontextmanager
+async def permitted(
+    recorder: Recorder, model: ChatModel, path: str, tokens: float, deadline: datetime | None
+) -> AsyncIterator[ModelError | None]:
+    """Enter when the model may be called with so many tokens, and stay inside for the request. Or enter at once with an
+    error: the run's deadline comes first, or the provider has refused everything for too long."""
+    limit = limit_of(recorder, model)
+    error, is_held = await _wait(recorder, limit, model, path, tokens, deadline)
+    try:
+        yield error
+    finally:
+        limit.open -= is_held
+
+
+async def _wait(
+    recorder: Recorder, limit: Limit, model: ChatModel, path: str, tokens: float, deadline: datetime | None
+) -> tuple[ModelError | None, bool]:
+    """The error, and whether the call is counted as open."""
+    state = recorder.state
+    while state.stop is None:
+        present = state.present()
+        if state.wake_state.take_permit() or limit.is_idle(present):
+            limit.begin(tokens)
+            return None, True
+        expected = limit.expected_s(present)
+        if limit.refuses_too_long(present):
+            return _refused(model, f"has refused all requests for {conf.PROVIDER_WAIT_S:g} s"), False
+        if deadline is not None and present + timedelta(seconds=expected) >= deadline:
+            return _refused(model, f"takes requests again in {expected:.0f} s, after the run's deadline"), False
+        within_s = MEMORY_S if state.may_suspend(path) else math.inf
+        if expected <= within_s:
+            await _sleep(recorder, model, present, within_s, lambda: limit.room >= 1)
+        if limit.room < 1:
+            within_s = -1.0
+        limit.open += 1
+        with recorder.waits.busy(), paths.entered(None):
+            slot = await recorder.database.call(limits.take, limit, tokens, state.present(), within_s)
+        limit.open -= 1
+        if slot is None:
+            until = present + timedelta(seconds=max(expected, limit.expected_s(present)))
+            waiting = Wait(PROVIDER, model.name, partial(_is_over, recorder, until), until, limit.row_id)
+            await recorder.waits.wait(waiting, path)
             continue
-        recorder.stream.progress(AgentStep.THINKING, {"model": model.name, "waiting_on": [opening.as_json()]})
-        with recorder.waits.busy(), stopwatch.waiting():
-            await _sleep(recorder, left)
-    return None
+        limit.open += 1
+        await _sleep(recorder, model, slot, (slot - state.present()).total_seconds(), lambda: False)
+        limit.open -= 1
+        if state.stop is None and not limits.is_after(limit.paused_until, state.present()):
+            limit.begin(tokens)
+            return None, True
+    return None, False
 
 
 def _is_over(recorder: Recorder, until: datetime) -> bool | None:
+    """For a run that other calls keep at work: it asks again. A suspended run is woken with a permit."""
     return True if recorder.state.present() >= until else None
 
 
-async def _sleep(recorder: Recorder, seconds: float) -> None:
-    ends = time.monotonic() + seconds
-    while recorder.state.stop is None and (left := ends - time.monotonic()) > 0:
+async def _sleep(
+    recorder: Recorder, model: ChatModel, until: datetime, seconds: float, is_over: Callable[[], bool]
+) -> None:
+    ends, is_shown = time.monotonic() + seconds, False
+    while recorder.state.stop is None and not is_over() and (left := ends - time.monotonic()) > 0:
         recorder.state.token.check()
-        await asyncio.sleep(min(left, LOOK_S))
+        if not is_shown and left > SHOW_S:
+            waiting = Wait(PROVIDER, model.name, lambda: None, until)
+            recorder.stream.progress(AgentStep.THINKING, {"model": model.name, "waiting_on": [waiting.as_json()]})
+            is_shown = True
+        with recorder.waits.busy(), stopwatch.waiting():
+            await asyncio.sleep(min(left, LOOK_S))
 
 
-def refused(
-    recorder: Recorder, model: ChatModel, error: TransientError | ModelError, sent_at: float
+async def refused(
+    recorder: Recorder, model: ChatModel, error: TransientError | ModelError, sent_at: datetime
 ) -> TransientError | ModelError | None:
-    """None: a limit has refused the call, and its key is closed for a while. Else the call's error: it is no limit, the
-    model's policy does not repeat it, or the key has refused everything for too long. `sent_at`: the monotonic
-    time of the request."""
+    """None: a limit has refused the call, which is written down. Else the call's error: it is no limit, or the model's
+    policy does not repeat it. `sent_at`: the time of the request."""
     policy = backoff.policy_of(model)
     if not isinstance(error, TransientError) or not is_limit(error) or not policy.retries(error):
         return error
-    key, present = key_of(model), time.monotonic()
-    pause = _pauses.get(key)
-    if pause is None:
-        pause = _pauses[key] = Pause(recorder.state.present(), present, 0.0)
-    if present - pause.since > conf.PROVIDER_WAIT_S:
+    if not hasattr(model, "models"):  # a fallback list notes the refusals of its models
+        await note(recorder, model, error, sent_at)
+    limit = limit_of(recorder, choose(recorder, model))
+    if limit.refuses_too_long(recorder.state.present()):
         return _refused(model, f"has refused all requests for {conf.PROVIDER_WAIT_S:g} s: {error}")
-    if sent_at > pause.counted_at:
-        pause.refusals, pause.counted_at = pause.refusals + 1, present
-    longest = min(FIRST_S * 2 ** min(pause.refusals - 1, 10), LONGEST_S)
-    asked = min(error.retry_after or 0.0, policy.max_retry_after_s)
-    seconds = max(asked, longest) * random.uniform(1.0, 1.25)  # noqa: S311 - so that not all call at once
-    pause.until = max(pause.until, recorder.state.present() + timedelta(seconds=seconds))
     return None
 
 
-def answered(model: ChatModel) -> None:
-    """Open the model's key: the provider takes requests."""
-    _pauses.pop(key_of(model), None)
+async def failed(recorder: Recorder, sent_at: datetime, model: ChatModel, error: TransientError | ModelError) -> None:
+    """A model of a fallback list has failed."""
+    if isinstance(error, TransientError) and is_limit(error):
+        await note(recorder, model, error, sent_at)
 
 
-def forget() -> None:
-    """For tests, which use models of the same names."""
-    _pauses.clear()
+async def note(recorder: Recorder, model: ChatModel, error: TransientError, sent_at: datetime) -> None:
+    """Write down that the provider has refused a request."""
+    pause_s = min(error.retry_after or 0.0, backoff.policy_of(model).max_retry_after_s)
+    jitter = random.uniform(1.0, 1.25)  # noqa: S311 - so that not all call at once
+    limit, present = limit_of(recorder, model), recorder.state.present()
+    with paths.entered(None):
+        await recorder.database.call(limits.refuse, limit, present, sent_at, pause_s, jitter)
+
+
+async def answered(recorder: Recorder, model: ChatModel, estimated: float, tokens: float) -> None:
+    """The provider has answered, with so many tokens."""
+    limit, present = limit_of(recorder, model), recorder.state.present()
+    limit.used(estimated, tokens)
+    if limits.wants_answer(limit, present):
+        with paths.entered(None):
+            await recorder.database.call(limits.answered, limit, present)
 
 
 def _refused(model: ChatModel, why: str) -> ModelError:

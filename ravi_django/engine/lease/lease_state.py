@@ -25,6 +25,7 @@ from ravi_django.engine.lease.tool_limits import ToolUsage
 from ravi_django.engine.lease.wake_state import WakeState
 from ravi_django.kernel import CancellationToken, InvalidInputError, LeaseLostError, Message
 
+PROVIDER = "provider"  # the kind of a wait for a model's provider
 HANDOFF = "run.handoff"  # the kind of a handoff's row, refused or not
 RETENTION = "@retention."  # path prefix before an agent's address: its turns of this run are deleted with the run
 
@@ -105,9 +106,10 @@ class Wait:
     name: str  # of the signal or model, or the id of the run or the request
     met: Callable[[], Any]  # returns the result of the wait, None while it is not met
     until: datetime | None = None  # the wait is met at this time at the latest
+    limit: int | None = None  # of "provider": the row of ModelLimit, whose permits wake the run before the time
 
     def as_json(self) -> dict[str, Any]:
-        named = "name" if self.kind in ("signal", "timer", "provider") else "id"
+        named = "name" if self.kind in ("signal", "timer", PROVIDER) else "id"
         until = self.until and self.until.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return {"kind": self.kind, named: self.name, "until": until}
 

@@ -19,6 +19,7 @@ from django.db import Error
 
 from ravi_django.bytes_budget import process_bytes
 from ravi_django.calls.llm import close_clients
+from ravi_django.calls.model import limits, permits
 from ravi_django.conf import conf
 from ravi_django.engine.db.threads import CLOSE_S, DatabaseThreads, on_thread
 from ravi_django.engine.journal.lease import Lease
@@ -33,6 +34,7 @@ from ravi_django.runs.catalog.registry import known_addresses
 log = logging.getLogger("ravi.engine")
 
 BATCH = 16  # runs of one claim, at most
+GRANT_S = 1.0  # between two looks whether runs that wait for a model's limit have their turn
 END_S = 5.0  # for leases to end after they were stopped
 
 
@@ -68,6 +70,7 @@ class Engine(Driver):
         self._restore_task_factory = paths.install(self.loop)
         self.heartbeat = Heartbeat(self, first_s=0.0 if self._owns_database else conf.HEARTBEAT_S)
         self.heartbeat.start()
+        self._timer = self.loop.call_later(GRANT_S, self._grant_soon)
 
     # -------------------------------------------------------------------------------------------- one lease
 
@@ -201,6 +204,16 @@ class Engine(Driver):
         finally:
             self._looking = False
 
+    def _grant_soon(self) -> None:
+        if limits.is_waited_for() and not self.draining and not self.in_test:
+            self._background(self._grant())
+        self._timer = self.loop.call_later(GRANT_S, self._grant_soon)
+
+    async def _grant(self) -> None:
+        """Wake the runs that wait for a model's limit and have their turn."""
+        if run_ids := await self.database.call(permits.grant):
+            self.wake(run_ids)
+
     def promote(self, run_id: UUID) -> None:
         if self._on_promoted is not None:
             self._on_promoted(run_id)
@@ -232,6 +245,7 @@ class Engine(Driver):
     async def close(self, drain_s: float | None = None) -> None:
         """Stop claiming, start no new effect, wait for open calls, release the other runs as pending, and stop."""
         self.draining = True
+        self._timer.cancel()
         for active in list(self.active.values()):
             active.recorder.waits.drain()
         if self._leases:

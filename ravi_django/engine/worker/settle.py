@@ -97,7 +97,8 @@ class Outcome:
     @classmethod
     def of_waits(cls, recorder: Recorder, deadline: datetime | None) -> Outcome:
         """Suspended until the first wait ends, or until the run's deadline."""
-        ends = [wait.until for wait in recorder.waits.suspended_on if wait.until is not None]
+        # A run that waits for a model's limit is woken with a permit.
+        ends = [wait.until for wait in recorder.waits.suspended_on if wait.until is not None and wait.limit is None]
         wake_at = min([*ends, *([deadline] if deadline else [])], default=None)
         wait_s = None if wake_at is None else (wake_at - recorder.state.present()).total_seconds()
         return cls(Status.SUSPENDED, waits=tuple(recorder.waits.suspended_on), wake_at=wake_at, wait_s=wait_s)
@@ -174,6 +175,7 @@ def _write(recorder: Recorder, outcome: Outcome, entries: list[Entry], turns: li
                 seen=recorder.state.wake_state.wake_seq or lease.run.wake_seq,
                 waits=[wait.as_json() for wait in outcome.waits],
                 wake_at=outcome.wake_at,
+                limit=next((wait.limit for wait in outcome.waits if wait.limit is not None), None),
             )
         case Status.PENDING if outcome.for_release:
             return _send_back(lease, outcome)[0]
@@ -205,15 +207,17 @@ def suspend(
     seen: int,
     waits: list[dict[str, Any]],
     wake_at: datetime | None,
+    limit: int | None = None,
 ) -> Settled:
     """Release the lease and suspend the run, which frees its slot; or make it pending if it was woken after `seen` or
-    must be cancelled."""
+    must be cancelled. `limit`: the row of ModelLimit whose permits it waits for."""
     append.store_big_values(entries)
 
     def release(held: set[UUID]) -> Settled:
         first = fence.append(lease, entries, turns)
         unseen = Run.objects.filter(id=lease.run_id, wake_seq=seen, cancel_requested_at=None)
         changes = {"waiting_on": waits, "wake_at": wake_at, "awaits_slot": False, **RELEASED}
+        changes |= {"model_limit": limit, "permits": 0}
         if unseen.update(status=Status.SUSPENDED, **changes):
             return Settled(first, Status.SUSPENDED, slots.promote(lease.run.tree_id, held))
         Run.objects.filter(id=lease.run_id).update(**changes | ready())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ravi_django import wing
+from ravi_django.calls.model import permits
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
 from ravi_django.live.rollups import counting
@@ -48,7 +49,8 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many)
     promoted = [run_id for orphan in orphans for run_id in _each(sessions.promote_orphan, orphan) or ()]
     for request_id in escalation.due_to_escalate(BATCH):
         _each(escalation.escalate, request_id)
-    failed = _send(send, [*due, *promoted, *woken])
+    permits.recount()
+    failed = _send(send, [*due, *promoted, *woken, *permits.grant()])
     steps, begun = dict(wing.each("sweep")), 0
     for name in steps:
         runs = _each(lambda name: steps[name](), name) or []  # may take seconds

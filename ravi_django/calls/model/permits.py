@@ -1,0 +1,111 @@
+"""Permits for the runs that wait suspended for a provider: each is woken once, when its calls may be sent.
+
+The order: priority; then owners in turn; of an owner the tree that has waited longest; of a tree the parent first. An
+engine looks once a second while runs wait, and each sweep does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db.models import Case, CharField, Count, F, IntegerField, QuerySet, Value, When, Window
+from django.db.models.functions import Cast, Coalesce, RowNumber
+
+from ravi_django.calls.model import limits
+from ravi_django.calls.model.limits import Limit
+from ravi_django.db import connection, transaction
+from ravi_django.engine.db import clock
+from ravi_django.engine.lease.lease_state import PROVIDER
+from ravi_django.models import ModelLimit, Run, Status
+from ravi_django.runs import wake, workers
+
+AHEAD_S = 1.5  # that a permit may be early: a woken run has to be claimed and replayed
+BATCH = 200  # runs of one limit that are woken at once
+
+
+def grant() -> list[UUID]:
+    """Wake the runs whose turn it is, each with its permits. Returns them."""
+    waiting = ModelLimit.objects.filter(waiting__gt=0).order_by("id").values_list("id", flat=True)
+    return [run_id for limit_id in waiting for run_id in workers.each(_grant, limit_id) or ()]
+
+
+def recount() -> None:
+    """Count the waiting runs again: a process may have died between a count and a suspension."""
+    counts = Counter(
+        dict(
+            Run.objects.filter(status=Status.SUSPENDED, model_limit__isnull=False)
+            .order_by()
+            .values_list("model_limit")
+            .annotate(Count("id"))
+        )
+    )
+    for limit_id, waiting in counts.items():
+        ModelLimit.objects.filter(id=limit_id, waiting=0).update(waiting=waiting)
+
+
+def _grant(limit_id: int) -> list[UUID]:
+    with transaction.atomic():
+        row = (
+            ModelLimit.objects.select_for_update(
+                no_key=True, skip_locked=connection.features.has_select_for_update_skip_locked
+            )
+            .filter(id=limit_id)
+            .first()
+        )
+        if row is None:  # another process is at it
+            return []
+        present = clock.present()
+        limit = limits.known().get(row.key) or Limit(row.key, row.name, row.tenant, limits.settings_of(row))
+        limit.row = row
+        room = _room(limit, row, present)
+        permits: dict[UUID, int] = {}
+        for run_id, owner, waits in _in_order(row)[: max(0, room)]:
+            if sum(permits.values()) >= room:
+                break
+            permits[run_id] = sum(wait.get("kind") == PROVIDER for wait in waits or ()) or 1
+            row.last_owner = owner
+        wake.lock(permits)
+        woken = {"permits": Case(*(When(id=run_id, then=count) for run_id, count in permits.items()), default=0)}
+        queue = _queue(row)
+        if permits:
+            queue.filter(id__in=permits).update(**woken, **wake.woken())
+            number = sum(permits.values())
+            limits.spend(limit, row, max(present, row.paused_until or present), number, number * row.mean_tokens)
+        is_new = limits.is_after(row.queued_at, present - timedelta(seconds=limits.QUEUE_S))
+        row.waiting = max(queue.count(), int(is_new))
+        row.save()
+    return list(permits)
+
+
+def _room(limit: Limit, row: ModelLimit, present: datetime) -> int:
+    """Requests whose time comes within AHEAD_S, as many as this process may add to its open ones."""
+    if limit.refuses_too_long(present):
+        return BATCH  # they end with RateLimited
+    until = present + timedelta(seconds=AHEAD_S)
+    return (
+        0
+        if limits.is_after(row.paused_until, until)
+        else int(min(limit.room, limits.free_until(limit, row, until), BATCH))
+    )
+
+
+def _unlocked(limit_id: int) -> ModelLimit | None:
+    """The row, locked; None if another process has it."""
+    skips = connection.features.has_select_for_update_skip_locked
+    return ModelLimit.objects.select_for_update(no_key=True, skip_locked=skips).filter(id=limit_id).first()
+
+
+def _queue(row: ModelLimit) -> QuerySet[Run]:
+    return Run.objects.filter(status=Status.SUSPENDED, model_limit=row)
+
+
+def _in_order(row: ModelLimit) -> QuerySet[Run, tuple[UUID, str, list[dict[str, str]] | None]]:
+    owner = Coalesce(Cast("owner", CharField()), Value(""))
+    tree = Coalesce("root_id", "id")  # ids are in the order of time
+    rows = _queue(row).annotate(owner_key=owner, tree_key=tree)
+    within = Window(RowNumber(), partition_by=[F("priority"), F("owner_key")], order_by=["tree_key", "depth", "id"])
+    is_past = Case(When(owner_key__gt=row.last_owner, then=0), default=1, output_field=IntegerField())
+    ordered = rows.annotate(turn=within, is_past=is_past).order_by("-priority", "turn", "is_past", "owner_key")
+    return ordered.values_list("id", "owner_key", "waiting_on")
