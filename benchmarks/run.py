@@ -47,6 +47,7 @@ class Plan:
     followers: tuple[int, int]  # of one topic; how often it is published to
     events: tuple[int, int, int]  # through the bus; one after another; runs with and without one
     feeds: int  # polled by one process
+    storm: tuple[int, int, int]  # trees at a limited provider; workers; requests a minute that it takes
     pages: tuple[int, int]  # rows of a journal; runs behind a dashboard
 
 
@@ -69,6 +70,7 @@ FULL = Plan(
     followers=(10_000, 5),
     events=(50_000, 200, 30),
     feeds=1_000,
+    storm=(200, 4, 1_000),
     pages=(5_000, 1_000_000),
 )
 QUICK = Plan(
@@ -90,6 +92,7 @@ QUICK = Plan(
     followers=(50, 1),
     events=(1000, 5, 3),
     feeds=60,
+    storm=(20, 2, 200),
     pages=(50, 1_000),
 )
 
@@ -196,6 +199,12 @@ def social(stack: Stack, plan: Plan) -> Iterable[Figure]:
     return _beside_raw(stack, social.measure(stack, *plan.followers))
 
 
+def gate(stack: Stack, plan: Plan) -> Iterable[Figure]:
+    from benchmarks import gate
+
+    return gate.measure(stack, *plan.storm)
+
+
 def _beside_raw(stack: Stack, figures: Iterable[Figure]) -> Iterator[Figure]:
     """Milliseconds with their ratio to the raw commit, measured right before them."""
     from benchmarks.raw_commit import RawCommit
@@ -222,6 +231,7 @@ BENCHMARKS: dict[str, Callable[[Stack, Plan], Iterable[Figure]]] = {
     "social": social,
     "events": events,
     "sources": sources,
+    "gate": gate,
     "pages": pages,
 }
 

@@ -6,6 +6,7 @@ Times are the worker's clock, in seconds. What an asker knew before it was suspe
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from ravi_django import register
 from ravi_django.agents import OrchestratorAgent, SubAgentConfig
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.agents.tools.delegate import handoff_name
+from ravi_django.integrations.llm import LLMFactory
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,
@@ -31,6 +33,9 @@ from ravi_django.kernel import (
 from ravi_django.testing import ScriptedModel
 
 LEAF = AgentId("test", "bench-leaf")
+LIMITED = LLMFactory(
+    "openai/limited", api_key="sk-limited", api_base=os.environ.get("BENCH_MODEL_URL"), timeout=60
+).build()
 BREADTH = 4  # children of a run in a tree
 
 
@@ -113,7 +118,29 @@ def _tell(messages: Sequence[ChatMessage], options: GenerationOptions) -> str:
     return json.dumps([time.time(), [json.loads(result.text) for result in results]])
 
 
-for agent in (Leaf(), Asker(), Node()):
+class StormLeaf:
+    """One call of the limited model."""
+
+    id = AgentId("test", "bench-storm-leaf")
+    model = LIMITED
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
+        return (await ctx.llm([ChatMessage.of(Role.USER, "Go on.")])).text
+
+
+class Storm:
+    """Calls the limited model, asks ten children that do, and calls it again."""
+
+    id = AgentId("test", "bench-storm")
+    model = LIMITED
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
+        await ctx.llm([ChatMessage.of(Role.USER, "Begin.")])
+        await asyncio.gather(*(ctx.ask(StormLeaf.id, "Go.") for _ in range(10)))
+        return (await ctx.llm([ChatMessage.of(Role.USER, "End.")])).text
+
+
+for agent in (Leaf(), Asker(), Node(), StormLeaf(), Storm()):
     register(agent)
 register(
     OrchestratorAgent(

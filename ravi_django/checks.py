@@ -55,6 +55,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     from ravi_django import limits
     from ravi_django.calls.middleware.chain import of_site
     from ravi_django.calls.model.call import setting_errors, unknown_price_errors
+    from ravi_django.calls.model.limits import setting_errors as errors_of_limits
     from ravi_django.kernel import InvalidInputError
     from ravi_django.runs.budgets.accounts import setting_errors as errors_of_daily
     from ravi_django.runs.catalog.row_models import setting_errors as errors_of_models
@@ -90,6 +91,8 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     problems += _each("PRICES", setting_errors(conf.PRICES), hint, "ravi.E007")
     hint = 'UNKNOWN_PRICE = None, "allow", or dollars per million tokens, 0 or more.'
     problems += _each("UNKNOWN_PRICE", unknown_price_errors(conf.UNKNOWN_PRICE), hint, "ravi.E038")
+    hint = 'MODEL_LIMITS = {"openai/*": {"requests_per_min": 500, "tokens_per_min": 200_000, "at_once": 50}}.'
+    problems += _each("MODEL_LIMITS", errors_of_limits(conf.MODEL_LIMITS), hint, "ravi.E040")
     hint = 'MODELS = ["openai/gpt-4o*", "ollama/llama3"]: names and patterns; None allows models of known hosts.'
     problems += _each("MODELS", errors_of_models(conf.MODELS), hint, "ravi.E037")
     hint = 'DAILY_BUDGETS = {"user": {"max_tokens": 1000000}, "tenant": {"max_cost_usd": 50, "max_turns": 10000}}.'

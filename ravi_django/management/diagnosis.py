@@ -24,7 +24,7 @@ from ravi_django.engine.db import clock
 from ravi_django.engine.db.connections import own_settings
 from ravi_django.live.streams.buffer import get_buffer
 from ravi_django.live.streams.valkey import ValkeyBuffer
-from ravi_django.models import Erasure, Run, Schedule, Status, WorkerProcess
+from ravi_django.models import Erasure, ModelLimit, Run, Schedule, Status, WorkerProcess
 from ravi_django.models.files import storage
 from ravi_django.people import site_rules
 from ravi_django.runs import workers
@@ -48,7 +48,7 @@ def examine() -> list[Finding]:
     first = [finding for look in (settings, database, migrations) for finding in _safely(look)]
     if first[-1].fix == "manage.py migrate":
         return first  # without the tables all others fail, with fixes of their own
-    looks = (tenants, people, agents, files, models, services, erasures)
+    looks = (tenants, people, agents, files, models, model_limits, services, erasures)
     of_wings = dict(wing.each("findings"))
     return first + [finding for look in (*looks, *of_wings.values()) for finding in _safely(look)]
 
@@ -256,6 +256,15 @@ def models() -> Iterator[Finding]:
             yield Finding("warning", what, "add it to RAVI['PRICES'], or set RAVI['UNKNOWN_PRICE']")
 
 
+def model_limits() -> Iterator[Finding]:
+    """The models whose limit is reached, and those that a person has paused."""
+    for row in ModelLimit.objects.order_by("name") if has_table(ModelLimit) else ():
+        if row.waiting or (row.paused_until and row.paused_until > clock.present()):
+            by = f"paused by {row.paused_by}" if row.paused_by else "at its rate limit"
+            what = f"model limit: {row} is {by}: {row.waiting} runs wait"
+            yield Finding("warning", what, "raise its limit in the admin and at the provider, or add a fallback model")
+
+
 def services() -> Iterator[Finding]:
     from ravi_django.engine.worker.health import check_all
 
@@ -297,7 +306,18 @@ def erasures() -> Iterator[Finding]:
 
 _FIXES = {
     **dict.fromkeys(
-        ("schedules", "migrations", "sources", "outbox", "models", "tenants", "people", "erasures", "agents"),
+        (
+            "schedules",
+            "migrations",
+            "sources",
+            "outbox",
+            "models",
+            "model_limits",
+            "tenants",
+            "people",
+            "erasures",
+            "agents",
+        ),
         "start the database, or fix DATABASES",
     ),
     "database": "start it, or fix DATABASES",

@@ -16,6 +16,7 @@ MODELS = {
     _("feedback"),
     *(_("session"), _("sessions"), _("board task"), _("board tasks"), _("run"), _("runs")),
     *(_("budget account"), _("budget accounts")),
+    *(_("model limit"), _("model limits")),
     *(_("daily budget"), _("daily budgets"), _("journal entry"), _("journal entries")),
     *(_("request"), _("approvals & questions"), _("sticky decision"), _("sticky decisions")),
     *(_("delegation"), _("delegations"), _("schedule"), _("schedules"), _("worker process"), _("worker processes")),
@@ -33,7 +34,17 @@ FIELDS = {
     *(_("reason"), _("release"), _("request"), _("reserved cost"), _("reserved tokens"), _("reserved turns")),
     *(_("revision"), _("revoked at"), _("revoked by"), _("risk"), _("seen at"), _("signal"), _("since")),
     *(_("spent cost"), _("spent tokens"), _("spent turns"), _("started at"), _("starts at"), _("status")),
-    *(_("tenant"), _("timezone"), _("tool"), _("topic"), _("until"), _("updated at"), _("user"), _("version")),
+    *(
+        _("tenant"),
+        _("timezone"),
+        _("tool"),
+        _("topic"),
+        _("until"),
+        _("updated at"),
+        _("user"),
+        _("version"),
+        _("waiting"),
+    ),
 }
 CHOICES = {
     *(_("Code"), _("Admin"), _("Todo"), _("Doing"), _("Done"), _("Blocked"), _("Queued"), _("Pending")),

@@ -261,7 +261,7 @@ def refuse(limit: Limit, present: datetime, sent_at: datetime, pause_s: float, j
             elif taken >= LEAST_TAKEN:
                 rate = 0.9 * measured
             row.learned_per_min = rate and max(LEAST_PER_MIN, rate)
-        seconds = max(pause_s, min(FIRST_S * 2 ** min(row.refusals - 1, 10), LONGEST_S)) * jitter
+        seconds = max(pause_s, min(FIRST_S * 2 ** min(max(row.refusals - 1, 0), 10), LONGEST_S)) * jitter
         until = present + timedelta(seconds=seconds)
         if not is_after(row.paused_until, present):
             row.paused_by = ""

@@ -30,6 +30,7 @@ from ravi_django.models.audit import AuditRecord
 from ravi_django.models.budget import BudgetAccount, DailyBudget, Reservation
 from ravi_django.models.files import RaviFile
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
+from ravi_django.models.limits import ModelLimit
 from ravi_django.models.people import Delegation, HumanRequest, StickyDecision
 from ravi_django.models.rollup import Rollup
 from ravi_django.models.run import TERMINAL, Ask, Feedback, Run, Signal
@@ -143,6 +144,7 @@ OTHERS: dict[type[Model], str] = {
     Agent: "the site's; its owner is set to nobody",
     AgentVersion: "the site's; its author is set to nobody",
     WorkerProcess: "the installation's",
+    ModelLimit: "the installation's; `paused_by` names a person of the staff",
     SweepState: "the installation's",
     Rollup: "counts only; an erasure moves them to nobody",
     Erasure: "deleted when its work is done",

@@ -5,7 +5,7 @@ Every function here writes two runs: it locks both, in the order of their ids, b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from ravi_django.engine.db.clock import present
 from ravi_django.engine.journal.append import append_rows, appending, store_big_values
 from ravi_django.engine.journal.entries import Entry, NewTurn, internalize
 from ravi_django.engine.journal.lease import Lease
-from ravi_django.engine.lease.lease_state import NotExpired
+from ravi_django.engine.lease.lease_state import PROVIDER, NotExpired
 from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, InboxMessage, JournalEntry, Run, Status
 from ravi_django.runs.sessions import active_root, create_run
 from ravi_django.runs.teams.slots import reached
@@ -110,35 +110,55 @@ def settle_asks(
 @appending
 def time_out_ask(lease: Lease, *, ask_id: UUID, late: str | None = None) -> None:
     """Record that no outcome came in time. With `late`, a later reply is not a message, see `reply`. Raises NotExpired
-    when an outcome has come, or when the target's tree waited for people: that time is added to the deadline."""
+    when an outcome has come, or when the target's tree waited for people or for a model's limit: that time is added to
+    the deadline."""
     ask = Ask.objects.select_for_update().get(id=ask_id)
     if ask.outcome is not None:
         raise NotExpired(None)
     now = present()
-    until = (ask.deadline or now) + _waited_for_people(ask, now)
+    until = (ask.deadline or now) + _waited_for_others(ask, now)
     if until > now:  # with an open request it is always a moment ahead: do not look all the time
         raise NotExpired(max(until, now + timedelta(seconds=conf.SWEEP_S)))
     noted = {"result": {"late": late}} if late else {}
     Ask.objects.filter(id=ask_id).update(outcome=AskKind.TIMED_OUT, settled_at=clock.now(), **noted)
 
 
-def _waited_for_people(ask: Ask, present: datetime) -> timedelta:
-    """How long people had an open request of the target or a run below it, since the ask."""
+def _waited_for_others(ask: Ask, present: datetime) -> timedelta:
+    """How long people had an open request of the target or a run below it, or one of these runs was suspended at a
+    model's limit, since the ask."""
     tree = Run.objects.filter(root_id=ask.target.tree_id).order_by("depth")
     below = {ask.target_id}
     for child, parent in tree.values_list("id", "parent_id"):
         if parent in below:
             below.add(child)
+    requests = HumanRequest.objects.filter(run_id__in=below, created_at__lt=present)
+    spans = [
+        (begun, ended or present)
+        for begun, ended, status in requests.values_list("created_at", "answered_at", "status")
+        if ended is not None or status == HumanRequest.Status.PENDING
+    ]
     total, covered = timedelta(), ask.created_at
-    requests = HumanRequest.objects.filter(run_id__in=below, created_at__lt=present).order_by("created_at")
-    for begun, ended, status in requests.values_list("created_at", "answered_at", "status"):
-        if ended is None and status != HumanRequest.Status.PENDING:
-            continue
-        begun, ended = max(begun, covered), min(ended or present, present)
+    for begun, ended in sorted([*spans, *_at_limits(below, ask.created_at, present)]):
+        begun, ended = max(begun, covered), min(ended, present)
         if ended > begun:
             total += ended - begun
             covered = ended
     return total
+
+
+def _at_limits(run_ids: set[UUID], since: datetime, present: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """When these runs were suspended at a model's limit: until their next row, or still."""
+    rows = JournalEntry.objects.filter(run_id__in=run_ids, finished_at__gt=since).order_by("run_id", "seq")
+    begun: dict[UUID, datetime] = {}
+    for run_id, kind, result, moment in rows.values_list("run_id", "kind", "result", "finished_at"):
+        if run_id in begun:
+            yield begun.pop(run_id), moment
+        if kind == "run.suspended" and any(
+            wait.get("kind") == PROVIDER for wait in (result or {}).get("waiting_on", ())
+        ):
+            begun[run_id] = moment
+    for moment in begun.values():
+        yield moment, present
 
 
 ENDS = {

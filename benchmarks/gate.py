@@ -1,0 +1,91 @@
+"""Trees of runs at a provider that takes so many requests a minute and refuses the rest by 429."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from django.contrib.auth import get_user_model
+from django.db import transaction
+
+from benchmarks.in_flight import ready_worker
+from benchmarks.report import Figure
+from benchmarks.stack import Stack
+from project.process import ProcessError, wait_until
+from ravi_django import submit
+from ravi_django.models import JournalEntry, ModelLimit, Run, Status
+from tests.support.openai_server import Body, OpenAIServer, Reply
+
+DELAY_S = 0.2  # of an answer
+LEARN_S = 30.0  # whose refusals do not count
+TREE = "test/bench-storm"
+CHILDREN = 10
+
+
+class Provider:
+    """A bucket of a tenth of `per_min` requests that refills by `per_min`, by its own clock."""
+
+    def __init__(self, per_min: int, *, retry_after: bool) -> None:
+        self.per_min, self.capacity, self.retry_after = per_min, per_min / 10, retry_after
+        self.taken: list[float] = []  # times of requests
+        self.refused: list[float] = []
+        self._tokens, self._at, self._lock = self.capacity, time.monotonic(), threading.Lock()
+
+    def __call__(self, body: Body) -> Reply:
+        with self._lock:
+            now = time.monotonic()
+            self._tokens = min(self.capacity, self._tokens + (now - self._at) * self.per_min / 60)
+            self._at = now
+            if self._tokens >= 1:
+                self._tokens -= 1
+                self.taken.append(now)
+                return Reply(text="Done.")
+            self.refused.append(now)
+        headers = {"retry-after": "1"} if self.retry_after else {}
+        code = "rate_limit_exceeded"
+        return Reply(status=429, text="slow down", error_type="requests", error_code=code, headers=headers)
+
+    def forget(self) -> None:
+        with self._lock:
+            self.taken.clear()
+            self.refused.clear()
+            self._tokens, self._at = self.capacity, time.monotonic()
+
+
+def measure(stack: Stack, trees: int, workers: int, per_min: int) -> Iterator[Figure]:
+    for retry_after in (True, False):
+        provider = Provider(per_min, retry_after=retry_after)
+        with OpenAIServer(provider, delay=DELAY_S) as server, ExitStack() as opened:
+            for number in range(workers):
+                options = {"BENCH_MODEL_URL": server.base_url, "BENCH_HEARTBEAT_S": "5"}
+                opened.enter_context(ready_worker(stack, ["react/bench-litellm"], f"worker-{number}", **options))
+            provider.forget()
+            ModelLimit.objects.all().delete()
+            yield from _storm(provider, trees, "retry_after" if retry_after else "bare")
+
+
+def _storm(provider: Provider, trees: int, name: str) -> Iterator[Figure]:
+    user = get_user_model().objects.get_or_create(username="bench")[0]
+    needed = trees * (CHILDREN + 2)
+    bound_s = max(1.0, (needed - provider.capacity) * 60 / provider.per_min)
+    with transaction.atomic():
+        ids = [submit(TREE, "Ask them.", user=user).id for _ in range(trees)]
+    rows = Run.objects.filter(id__in=ids)
+    if not wait_until(lambda: not rows.filter(finished_at=None).exists(), 3 * bound_s + 60, poll=0.5):
+        raise ProcessError(f"{rows.filter(finished_at=None).count()} of {trees} trees did not end")
+    begun, ended = provider.taken[0], time.monotonic()
+    refused = [moment for moment in provider.refused if moment > begun + LEARN_S]
+    taken = [moment for moment in provider.taken if moment > begun + LEARN_S]
+    allowed = provider.capacity + (provider.taken[-1] - begun) * provider.per_min / 60
+    runs = Run.objects.filter(root_id__in=ids) | rows
+    waits = {"waiting_on": [{"kind": "provider"}]}
+    suspended = JournalEntry.objects.filter(run__in=runs, kind="run.suspended", result__contains=waits).count()
+    failed = runs.exclude(status=Status.COMPLETED).count()
+    yield Figure(f"gate_{name}_failed", None, failed, "runs")
+    yield Figure(f"gate_{name}_time", None, (ended - begun) / bound_s, "of the bound")
+    yield Figure(f"gate_{name}_used", None, len(provider.taken) / allowed, "of the limit")
+    yield Figure(f"gate_{name}_refused_first", None, len(provider.refused) - len(refused), "in 30 s")
+    yield Figure(f"gate_{name}_refused", None, len(refused) / max(1, len(refused) + len(taken)), "of later ones")
+    yield Figure(f"gate_{name}_suspended", None, suspended / needed, "of calls")
