@@ -59,7 +59,7 @@ class ModelLimitAdmin(LiveAdmin):
     """An edit takes effect at the next heartbeat of each worker. Needs the permission `ravi.manage_model_limits`."""
 
     form = ModelLimitForm
-    fields: Any = FIELDS
+    fields = (*FIELDS,)
     list_display = ["name", "tenant", "limit", "waiting", "refused", "paused"]
     search_fields = ["name", "tenant"]
     list_per_page = 50

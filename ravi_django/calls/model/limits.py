@@ -98,11 +98,8 @@ class Limit:
         row, rate = self.row, self.per_s
         if row is None:
             return 0.0
-        begin = max(present, row.paused_until or present)
         queue = row.waiting / rate if rate else 0.0
-        if rate:
-            begin = max(begin, (row.next_at or begin) - _tolerance(rate))
-        return (begin - present).total_seconds() + queue
+        return (next_slot(self, row, present) - present).total_seconds() + queue
 
     def refuses_too_long(self, present: datetime) -> bool:
         row = self.row
@@ -199,21 +196,21 @@ def take(limit: Limit, tokens: float, present: datetime, within_s: float) -> dat
     waits. Returns it, or None: the run has to wait without a worker."""
     with transaction.atomic():
         row = limit.row = _locked(limit)
-        slot: datetime | None = next_slot(limit, row, present)
-        assert slot is not None
-        late = row.waiting or (slot - present).total_seconds() > within_s
-        if late and within_s < math.inf:
+        slot = next_slot(limit, row, present)
+        has_turn = not row.waiting and (slot - present).total_seconds() <= within_s
+        if not has_turn and within_s < math.inf:
             row.waiting, row.queued_at = row.waiting + 1, present
-            slot = None
         else:
+            has_turn = True
             spend(limit, row, max(present, row.paused_until or present), 1, tokens + limit.debt)
             limit.debt = 0.0
         row.mean_tokens += 0.1 * (tokens - row.mean_tokens)
         row.save()
-    return slot
+    return slot if has_turn else None
 
 
 def next_slot(limit: Limit, row: ModelLimit, present: datetime) -> datetime:
+    """The earliest time of the next request."""
     begin = max(present, row.paused_until or present)
     if (rate := limit.per_s) and row.next_at:
         begin = max(begin, row.next_at - _tolerance(rate))

@@ -62,9 +62,9 @@ def _grant(limit_id: int) -> list[UUID]:
         room = _room(limit, row, present)
         permits: dict[UUID, int] = {}
         for run_id, owner, waits in _in_order(row)[: max(0, room)]:
-            if sum(permits.values()) >= room:
+            if (left := room - sum(permits.values())) <= 0:
                 break
-            permits[run_id] = sum(wait.get("kind") == PROVIDER for wait in waits or ()) or 1
+            permits[run_id] = min(left, sum(wait.get("kind") == PROVIDER for wait in waits or ()) or 1)
             row.last_owner = owner
         wake.lock(permits)
         woken = {"permits": Case(*(When(id=run_id, then=count) for run_id, count in permits.items()), default=0)}

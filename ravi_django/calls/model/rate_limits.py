@@ -27,6 +27,7 @@ from ravi_django.kernel import AgentStep, ChatMessage, ChatModel, ModelError, Tr
 
 MEMORY_S = 15.0  # that a call waits with its lease, at most
 LOOK_S = 0.1  # between two checks whether a waiting call has to end
+LEAST_S = 1.0  # that a run waits without a turn, before it asks again
 SHOW_S = 1.0  # shorter waits are not shown
 
 
@@ -99,7 +100,7 @@ async def _wait(
             slot = await recorder.database.call(limits.take, limit, tokens, state.present(), within_s)
         limit.open -= 1
         if slot is None:
-            until = present + timedelta(seconds=max(expected, limit.expected_s(present)))
+            until = present + timedelta(seconds=max(LEAST_S, expected, limit.expected_s(present)))
             waiting = Wait(PROVIDER, model.name, partial(_is_over, recorder, until), until, limit.row_id)
             await recorder.waits.wait(waiting, path)
             continue

@@ -148,7 +148,7 @@ def _waited_for_others(ask: Ask, present: datetime) -> timedelta:
 
 def _at_limits(run_ids: set[UUID], since: datetime, present: datetime) -> Iterator[tuple[datetime, datetime]]:
     """When these runs were suspended at a model's limit: until their next row, or still."""
-    rows = JournalEntry.objects.filter(run_id__in=run_ids, finished_at__gt=since).order_by("run_id", "seq")
+    rows = JournalEntry.objects.filter(run_id__in=run_ids, finished_at__gte=since).order_by("run_id", "seq")
     begun: dict[UUID, datetime] = {}
     for run_id, kind, result, moment in rows.values_list("run_id", "kind", "result", "finished_at"):
         if run_id in begun:

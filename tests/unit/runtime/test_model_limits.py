@@ -1,0 +1,257 @@
+"""The limits of a provider's account are shared by all processes, and its permits go out in turn."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.utils import timezone
+
+from ravi_django import register
+from ravi_django.calls.llm.fallback import FallbackModel
+from ravi_django.calls.model import limits, permits
+from ravi_django.kernel import AgentId, ChatMessage, TransientError
+from ravi_django.management import diagnosis
+from ravi_django.models import ModelLimit, Run, Status
+from ravi_django.testing import ScriptedModel, journal_of
+from tests.support import world
+from tests.support.runs import code, drive, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+USER = ChatMessage.of("user", "hi")
+
+
+@pytest.fixture(autouse=True)
+def suspends_at_once(monkeypatch):
+    world.patch(monkeypatch, "PROVIDERS_MEMORY_S", 0.0)
+
+
+@pytest.fixture
+def limited(settings):
+    def set_limits(**table):
+        settings.RAVI = {**settings.RAVI, "MODEL_LIMITS": {"test/*": table}}
+
+    return set_limits
+
+
+class Model(ScriptedModel):
+    """Its calls begin with the answers, and its name is under the limit."""
+
+    def __init__(self, name="test/one", **fields):
+        super().__init__(["hello"] * 100, name=name, **fields)
+
+
+async def ask(ctx, inbox):
+    return (await ctx.llm([USER])).text
+
+
+def statuses(runs):
+    return [str(Run.objects.get(id=run.id).status) for run in runs]
+
+
+@pytest.mark.sqlite
+def test_runs_above_a_rate_wait_suspended_and_each_is_woken_once_when_its_call_may_be_sent(clock, limited):
+    limited(requests_per_min=60)
+    code(ask, model=Model())
+    runs = [make_run() for _ in range(16)]
+    at_once = [run for run in runs if drive(run).status == Status.COMPLETED]
+    waiting = [run for run in runs if run not in at_once]
+    assert 5 <= len(at_once) <= 10  # the half that asks nobody, and the burst
+    woken = []
+    for _ in range(60):
+        woken += [drive(Run.objects.get(id=run_id)) for run_id in permits.grant()]
+        clock.advance(1)
+    assert {run.id for run in woken} == {run.id for run in waiting}
+    assert [run.status for run in woken] == [Status.COMPLETED] * len(waiting)
+    kinds = [[row.kind for row in journal_of(run)].count("run.suspended") for run in woken]
+    assert kinds == [1] * len(waiting)
+    spread = [run.finished_at for run in woken]
+    assert (max(spread) - min(spread)).total_seconds() >= len(waiting) - 3
+
+
+def test_permits_go_by_priority_then_by_owner_in_turn_then_to_the_oldest_tree_and_its_parent_first(clock, limited):
+    limited(requests_per_min=60)
+    code(ask, model=Model())
+    row = ModelLimit.objects.create(key="k", name="test/*", waiting=9)
+    ada, bob = (get_user_model().objects.create_user(name) for name in ("ada", "bob"))
+    for_limit = {"status": Status.SUSPENDED, "model_limit": row}
+    names = {}
+
+    def waiting(name, **fields):
+        run = make_run()
+        Run.objects.filter(id=run.id).update(**for_limit, **fields)
+        names[run.id] = name
+        return run
+
+    first = waiting("ada's first", owner=ada)
+    waiting("ada's second", owner=ada)
+    waiting("ada's child of the first", owner=ada, root=first, parent=first, depth=1)
+    waiting("bob's", owner=bob)
+    waiting("urgent", owner=ada, priority=8)
+    order = []
+    for _ in range(40):
+        order += [names[run_id] for run_id in permits.grant()]
+        ModelLimit.objects.update(next_at=clock.now + timedelta(seconds=4))  # one permit at a time
+        clock.advance(1)
+    assert order == ["urgent", "ada's first", "bob's", "ada's child of the first", "ada's second"]
+
+
+def test_so_many_calls_are_open_at_once(clock, limited):
+    limited(at_once=2)
+    most, now_open = [], []
+
+    class Slow(Model):
+        async def stream(self, messages, options, meta):
+            now_open.append(1)
+            most.append(len(now_open))
+            await asyncio.sleep(0.05)
+            now_open.pop()
+            async for event in super().stream(messages, options, meta):
+                yield event
+
+    async def story(ctx, inbox):
+        await asyncio.gather(*(ctx.llm([USER]) for _ in range(6)))
+
+    code(story, model=Slow())
+    run = make_run()
+    while drive(run).status == Status.SUSPENDED:
+        assert permits.grant() == [run.id]
+    assert (run.status, max(most)) == (Status.COMPLETED, 2)
+
+
+def test_a_request_above_the_tokens_of_a_minute_waits(clock, limited):
+    limited(tokens_per_min=600)
+    code(ask, model=Model())
+    runs = [make_run(text="hi") for _ in range(3)]
+    limit = limits.of(Model(), "")
+    limit.begin(100.0)
+    limit.open = 0
+    limit.debt = 1_000.0  # earlier answers had more tokens than was reserved
+    assert drive(runs[0]).status == Status.COMPLETED
+    assert drive(runs[1]).status == Status.SUSPENDED
+    clock.advance(120)
+    assert permits.grant() == [runs[1].id]
+
+
+def test_a_model_at_its_limit_is_passed_over_if_the_wait_is_longer_than_fallback_after(clock):
+    busy, spare = Model("busy"), Model("spare")
+    ModelLimit.objects.create(key=limits.of(busy, "").key, name="busy", paused_until=clock.now + timedelta(seconds=90))
+    limits.refresh()
+    code(ask, model=FallbackModel([busy, spare], fallback_after=60))
+    assert drive(make_run()).output == "hello"
+    assert (len(busy.calls), len(spare.calls)) == (0, 1)
+    code(ask, model=FallbackModel([busy, spare], fallback_after=110))
+    assert drive(make_run()).status == Status.SUSPENDED
+
+
+def test_a_refusal_inside_a_fallback_list_pauses_that_model_for_all(clock):
+    def refuse(messages, options):
+        raise TransientError("slow down", status=429, retry_after=300)
+
+    first = ScriptedModel([refuse] * 9, name="first")
+    code(ask, model=FallbackModel([first, Model("second")]))
+    assert [drive(make_run()).output for _ in range(2)] == ["hello", "hello"]
+    assert (len(first.calls), ModelLimit.objects.get().name) == (1, "first")
+
+
+def test_a_pause_by_a_person_holds_calls_back_and_fails_none(clock, settings):
+    settings.RAVI = {**settings.RAVI, "PROVIDER_WAIT_S": 1.0}
+    model = Model("test/paused")
+    code(ask, model=model)
+    row = ModelLimit.objects.create(
+        key=limits.of(model, "").key,
+        name=model.name,
+        paused_until=clock.now + timedelta(hours=5),
+        paused_by="ada",
+        refusing_since=clock.now - timedelta(hours=1),
+    )
+    limits.refresh()
+    run = drive(make_run())
+    assert (run.status, run.waiting_on[0]["until"]) == (Status.SUSPENDED, "2030-01-01T05:00:00.000Z")
+    assert permits.grant() == []
+    assert "test/paused is paused by ada: 1 runs wait" in next(diagnosis.model_limits()).what
+    clock.advance(5 * 3600)
+    row.refusing_since = None
+    row.save(update_fields=["refusing_since"])
+    assert permits.grant() == [run.id]
+    assert drive(run).output == "hello"
+
+
+def test_a_tenant_has_limits_of_its_own_by_pattern(settings):
+    settings.RAVI = {**settings.RAVI, "MODEL_LIMITS": {"test/*": {"at_once": 9}, "test/{tenant}-*": {"at_once": 1}}}
+    ours, theirs = limits.of(Model("test/acme-gpt"), "acme"), limits.of(Model("test/acme-gpt"), "other")
+    assert (ours.tenant, ours.room, theirs.tenant, theirs.room) == ("acme", 1, "", 9)
+    assert limits.of(Model("test/b"), "acme") is limits.of(Model("test/a"), "other") is theirs
+
+
+def test_refusals_lower_the_rate_once_in_a_round_trip_and_answers_raise_it(clock):
+    limit, now = limits.of(Model("m"), ""), clock.now
+    for _ in range(40):
+        limit.begin(1.0)
+    for _ in range(5):
+        limits.refuse(limit, now, now, 0.0, 1.0)
+    row = ModelLimit.objects.get()
+    learned = row.learned_per_min
+    assert row.refused == 5 and 0.8 * 60 * 39 < learned <= 0.9 * 60 * 39 * 2
+    limits.refuse(limit, now + timedelta(seconds=2), now + timedelta(seconds=1), 0.0, 1.0)
+    lower = ModelLimit.objects.get().learned_per_min
+    assert 0.4 * learned < lower <= 0.9 * learned
+    limits.answered(limit, now + timedelta(seconds=3))
+    assert ModelLimit.objects.get().learned_per_min == lower
+    limits.answered(limit, now + timedelta(seconds=9))
+    assert ModelLimit.objects.get().learned_per_min > lower
+
+
+def test_the_time_at_a_limit_is_added_to_an_asks_timeout(clock):
+    model = Model("slow/one")
+    code(ask, model=model)
+    limit = limits.of(model, "")
+    limits.refuse(limit, clock.now, clock.now, 600.0, 1.0)
+
+    class Asker:
+        id = AgentId("test", "asker")
+
+        async def run(self, ctx, inbox):
+            return (await ctx.ask("test/code", "hi", timeout=60)).kind
+
+    register(Asker(), replace=True)
+    asker = make_run("test/asker")
+    drive(asker)
+    child = Run.objects.get(parent=asker)
+    assert drive(child).status == Status.SUSPENDED
+    clock.advance(300)
+    assert drive(asker).status == Status.SUSPENDED  # its timeout is over, and the child still waits
+    clock.advance(301)
+    assert permits.grant() == [child.id]
+    assert drive(child).status == Status.COMPLETED
+    assert drive(asker).output == "replied"
+
+
+def test_a_run_whose_worker_died_before_it_counted_is_found_by_the_sweep(clock):
+    row = ModelLimit.objects.create(key="k", name="m")
+    run = make_run()
+    Run.objects.filter(id=run.id).update(status=Status.SUSPENDED, model_limit=row)
+    assert permits.grant() == []
+    permits.recount()
+    assert permits.grant() == [run.id]
+
+
+ROW = "/admin/ravi/modellimit/"
+
+
+def test_only_people_with_the_permission_see_and_set_limits(client, django_user_model, admin_client):
+    row = ModelLimit.objects.create(key="k", name="openai/*", learned_per_min=42, waiting=3)
+    staff = django_user_model.objects.create_user("clerk", is_staff=True)
+    client.force_login(staff)
+    assert client.get(ROW).status_code == 403
+    assert client.post(f"{ROW}{row.id}/change/", {"at_once": 1}).status_code == 403
+    page = admin_client.get(ROW).content.decode()
+    assert "openai/*" in page and "42 a minute, learned" in page and "key" not in page.partition("<table")[2]
+    until = timezone.now() + timedelta(hours=1)
+    fields = {"paused_until_0": f"{until:%Y-%m-%d}", "paused_until_1": f"{until:%H:%M:%S}", "at_once": "7"}
+    assert admin_client.post(f"{ROW}{row.id}/change/", fields).status_code == 302
+    row.refresh_from_db()
+    assert (row.at_once, row.paused_by) == (7, "admin")
+    assert b"by admin until" in admin_client.get(ROW).content
+    assert admin_client.post(f"{ROW}{row.id}/change/", {"at_once": "0"}).status_code == 200
