@@ -55,7 +55,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     from ravi_django import limits
     from ravi_django.calls.middleware.chain import of_site
     from ravi_django.calls.model.call import setting_errors, unknown_price_errors
-    from ravi_django.calls.model.limits import setting_errors as errors_of_limits
+    from ravi_django.calls.model.model_limits import setting_errors as errors_of_limits
     from ravi_django.kernel import InvalidInputError
     from ravi_django.runs.budgets.accounts import setting_errors as errors_of_daily
     from ravi_django.runs.catalog.row_models import setting_errors as errors_of_models

@@ -12,7 +12,7 @@ from django.utils.timezone import localtime, now
 from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.base import LiveAdmin, column
-from ravi_django.calls.model import limits
+from ravi_django.calls.model import model_limits
 from ravi_django.models import ModelLimit
 
 FIELDS = ["requests_per_min", "tokens_per_min", "at_once", "paused_until"]
@@ -40,7 +40,7 @@ def _limit(row: ModelLimit) -> str:
     """The requests a minute, and where the number comes from."""
     if row.requests_per_min:
         return gettext("%(count)g a minute, set here") % {"count": row.requests_per_min}
-    if count := limits.settings_of(row).get("requests_per_min"):
+    if count := model_limits.settings_of(row).get("requests_per_min"):
         return gettext("%(count)g a minute, by the settings") % {"count": count}
     return gettext("%(count)g a minute, learned") % {"count": round(row.learned_per_min)} if row.learned_per_min else ""
 

@@ -92,6 +92,7 @@ class Migration(migrations.Migration):
                 ('reasoning_tokens', models.BigIntegerField(default=0)),
                 ('cost', models.DecimalField(decimal_places=8, default=0, help_text='US dollars, known part', max_digits=20)),
                 ('unpriced', models.BigIntegerField(default=0, help_text='Calls whose price was unknown')),
+                ('waited_s', models.FloatField(db_default=0, default=0, help_text='Waits of calls for the limits of their models')),
             ],
             options={
                 'indexes': [models.Index(condition=models.Q(('user', ''), _negated=True), fields=['user'], name='ravi_rollup_user')],

@@ -35,9 +35,19 @@ class Rollup(models.Model):
     reasoning_tokens = models.BigIntegerField(default=0)
     cost = models.DecimalField(max_digits=20, decimal_places=8, default=0, help_text="US dollars, known part")
     unpriced = models.BigIntegerField(default=0, help_text="Calls whose price was unknown")
+    waited_s = models.FloatField(default=0, db_default=0, help_text="Waits of calls for the limits of their models")
 
     KEY = ("span", "start", "tenant", "agent", "model", "user", "outcome", "bucket")
-    SUMS = ("count", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost", "unpriced")
+    SUMS = (
+        "count",
+        "input_tokens",
+        "cached_tokens",
+        "output_tokens",
+        "reasoning_tokens",
+        "cost",
+        "unpriced",
+        "waited_s",
+    )
 
     class Meta:
         constraints = [

@@ -155,6 +155,9 @@ class DashboardPage:
         is_slower = p95 is not None and p95_before is not None and p95 > p95_before * WORSE
         if is_slower:
             notes.append((_("slower: %(time)s before") % {"time": formats.duration_s(p95_before)}, ""))
+        if data.total.waited_s:
+            waited = formats.duration_s(data.total.waited_s)
+            notes.append((_("%(time)s waited for model limits") % {"time": waited}, ""))
         yield {
             "name": _("Median duration of calls") if self._is_of_model else _("Median time at work"),
             "value": formats.duration_s(median),

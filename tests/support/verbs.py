@@ -34,7 +34,7 @@ db: db_connection=connection
 kernel.identity: TopicId
 kernel.people: Addressees
 limits: close_one limits_count=count limits_limit=limit open_one OPEN_S limits_take=take
-management.diagnosis: doctor=examine
+management.diagnosis: diagnose_model_limits=model_limits doctor=examine
 models.base: ids_last=_last uuid7
 runs.budgets.accounts: accounts_of accounts_forget=forget refresh_daily=refresh
 runs.budgets.ledger: Amount BUDGETS_CALLS=CALLS Exhausted free_abandoned BUDGETS_REFUSED=REFUSED reserve
@@ -120,8 +120,10 @@ calls.middleware.audit_log: audit_log_write_audit=write_audit
 calls.middleware.response_cache: TIMEOUT_S
 calls.model.admission: RESERVE_TOKENS budgets_estimate=_estimate budgets_forget=forget budgets_largest=_largest
 calls.model.call: prices_errors=setting_errors
-calls.model.limits: providers_forget=forget
-calls.model.rate_limits: PROVIDERS_MEMORY_S=MEMORY_S
+calls.model.model_limits: providers_forget=forget limit_of_model=of limits_refresh=refresh limit_refuse=refuse
+    limit_answered=answered
+calls.model.permits: permits_grant=grant permits_recount=recount
+calls.model.provider_waits: PROVIDERS_MEMORY_S=MEMORY_S
 people.site_rules: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
 people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_resolve=resolve
 people.sticky: decisions_decided=decided decisions_told=as_decision

@@ -13,7 +13,7 @@ from typing import Any
 
 from ravi_django.calls.llm import fallback, pricing
 from ravi_django.calls.middleware import chain
-from ravi_django.calls.model import admission, rate_limits, streaming
+from ravi_django.calls.model import admission, provider_waits, streaming
 from ravi_django.calls.model.bill import Requests
 from ravi_django.conf import conf
 from ravi_django.engine.journal import bodies as bodies_
@@ -41,6 +41,7 @@ from ravi_django.kernel.json_values import is_storable, storable
 from ravi_django.live.streams import hidden
 
 KIND = "llm.call"
+LEAST_WAIT_S = 0.1  # for the provider's limit: shorter waits are on no row
 
 
 async def call(
@@ -70,13 +71,15 @@ async def _call(
     requests = Requests()
     done: ModelResponse | ModelError | None = None
     while done is None:  # until no rate limit refuses it
-        target = rate_limits.choose(recorder, model)
-        tokens = rate_limits.estimate(recorder, target, messages)
-        async with rate_limits.permitted(recorder, target, path, tokens, ctx.meta.deadline) as late:
+        target = provider_waits.choose(recorder, model)
+        tokens = provider_waits.estimate(recorder, target, messages)
+        async with provider_waits.permitted(recorder, target, path, tokens, ctx.meta.deadline) as turn:
             fallback.first.set(target)
-            done = await _attempt(ctx, entry, model, messages, options, requests, flushed, late)
+            if turn.waited_s >= LEAST_WAIT_S:
+                entry.request["waited_s"] = round(entry.request.get("waited_s", 0.0) + turn.waited_s, 1)
+            done = await _attempt(ctx, entry, model, messages, options, requests, flushed, turn.error)
         if isinstance(done, ModelResponse):
-            await rate_limits.answered(recorder, target, tokens, done.usage.total)
+            await provider_waits.answered(recorder, target, tokens, done.usage.total)
     admission.learn(recorder, entry)
     if isinstance(done, ModelError):
         raise done
@@ -113,7 +116,7 @@ async def _attempt(
             done = hidden.mark_calls(_storable(priced(requests.answered(response), model.name)), ctx.toolbox)
             _fill(entry, done)
         except (TransientError, ModelError) as error:
-            final = error if late else await rate_limits.refused(recorder, model, error, sent_at)
+            final = error if late else await provider_waits.refused(recorder, model, error, sent_at)
             later = final and backoff.again(final, backoff.policy_of(model), recorder.state.attempts)
             error = final or error
             done = ModelError(message_of(error), type=error.type, status=error.status)  # as it will be replayed

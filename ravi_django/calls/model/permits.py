@@ -13,8 +13,8 @@ from uuid import UUID
 from django.db.models import Case, CharField, Count, F, IntegerField, QuerySet, Value, When, Window
 from django.db.models.functions import Cast, Coalesce, RowNumber
 
-from ravi_django.calls.model import limits
-from ravi_django.calls.model.limits import Limit
+from ravi_django.calls.model import model_limits
+from ravi_django.calls.model.model_limits import Limit
 from ravi_django.db import connection, transaction
 from ravi_django.engine.db import clock
 from ravi_django.engine.lease.lease_state import PROVIDER
@@ -57,7 +57,7 @@ def _grant(limit_id: int) -> list[UUID]:
         if row is None:  # another process is at it
             return []
         present = clock.present()
-        limit = limits.known().get(row.key) or Limit(row.key, row.name, row.tenant, limits.settings_of(row))
+        limit = model_limits.known().get(row.key) or Limit(row.key, row.name, row.tenant, model_limits.settings_of(row))
         limit.row = row
         room = _room(limit, row, present)
         permits: dict[UUID, int] = {}
@@ -72,8 +72,8 @@ def _grant(limit_id: int) -> list[UUID]:
         if permits:
             queue.filter(id__in=permits).update(**woken, **wake.woken())
             number = sum(permits.values())
-            limits.spend(limit, row, max(present, row.paused_until or present), number, number * row.mean_tokens)
-        is_new = limits.is_after(row.queued_at, present - timedelta(seconds=limits.QUEUE_S))
+            model_limits.spend(limit, row, max(present, row.paused_until or present), number, number * row.mean_tokens)
+        is_new = model_limits.is_after(row.queued_at, present - timedelta(seconds=model_limits.QUEUE_S))
         row.waiting = max(queue.count(), int(is_new))
         row.save()
     return list(permits)
@@ -86,8 +86,8 @@ def _room(limit: Limit, row: ModelLimit, present: datetime) -> int:
     until = present + timedelta(seconds=AHEAD_S)
     return (
         0
-        if limits.is_after(row.paused_until, until)
-        else int(min(limit.room, limits.free_until(limit, row, until), BATCH))
+        if model_limits.is_after(row.paused_until, until)
+        else int(min(limit.room, model_limits.free_until(limit, row, until), BATCH))
     )
 
 

@@ -11,7 +11,7 @@ from ravi_django.agents.current import _task_shown
 from ravi_django.bytes_budget import process_bytes
 from ravi_django.calls.llm import fallback
 from ravi_django.calls.llm.loading import aload_litellm
-from ravi_django.calls.model import admission, rate_limits
+from ravi_django.calls.model import admission, provider_waits
 from ravi_django.calls.model.bill import Requests
 from ravi_django.conf import conf
 from ravi_django.engine.lease.recorder import Recorder
@@ -67,7 +67,7 @@ async def stream(
     live = _LiveOutput(ctx.recorder, path) if show else None
     refusal, refused_by = cast("ModelError | None", None), model.name
     fallback.view_for.set(functools.partial(media.view_for, call.files))
-    fallback.failed.set(functools.partial(rate_limits.failed, ctx.recorder, ctx.recorder.state.present()))
+    fallback.failed.set(functools.partial(provider_waits.failed, ctx.recorder, ctx.recorder.state.present()))
     async with process_bytes.holding(call.held(sum([message.size for message in messages]))):
         while True:  # without the media that the model refuses: each later message would fail too
             try:

@@ -19,7 +19,7 @@ from django.db import Error
 
 from ravi_django.bytes_budget import process_bytes
 from ravi_django.calls.llm import close_clients
-from ravi_django.calls.model import limits, permits
+from ravi_django.calls.model import model_limits, permits
 from ravi_django.conf import conf
 from ravi_django.engine.db.threads import CLOSE_S, DatabaseThreads, on_thread
 from ravi_django.engine.journal.lease import Lease
@@ -205,7 +205,7 @@ class Engine(Driver):
             self._looking = False
 
     def _grant_soon(self) -> None:
-        if limits.is_waited_for() and not self.draining and not self.in_test:
+        if model_limits.is_waited_for() and not self.draining and not self.in_test:
             self._background(self._grant())
         self._timer = self.loop.call_later(GRANT_S, self._grant_soon)
 

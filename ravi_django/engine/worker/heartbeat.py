@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.db import connections
 
-from ravi_django.calls.model import limits
+from ravi_django.calls.model import model_limits
 from ravi_django.conf import conf
 from ravi_django.engine.db.connections import limit_waits
 from ravi_django.engine.db.threads import with_retry
@@ -100,7 +100,7 @@ class Heartbeat(threading.Thread):
         with_retry(workers.worker_seen, self._engine.name, len(leases))
         try:
             accounts.refresh()
-            limits.refresh()
+            model_limits.refresh()
         except Exception:  # the leases are renewed
             log.exception("could not refresh budgets and limits", extra={"action": "heartbeat.budgets"})
 

@@ -14,8 +14,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import BooleanField, Case, ExpressionWrapper, F, Q, QuerySet, TextField, Value, When
+from django.db.models import BooleanField, Case, ExpressionWrapper, F, FloatField, Q, QuerySet, TextField, Value, When
 from django.db.models.fields.json import KT
+from django.db.models.functions import Cast
 from django.utils import timezone
 
 from ravi_django.db import connection, transaction
@@ -29,6 +30,7 @@ ROWS = 500  # in one statement
 ENDS = {f"run.{status}": str(status) for status in TERMINAL}
 
 _FAILED = ExpressionWrapper(Q(error__isnull=False), output_field=BooleanField())
+_WAITED_S = Case(When(kind="llm.call", then=Cast(KT("request__waited_s"), FloatField())))
 _HANDED_OVER_BY = Case(When(kind="run.handoff", then=KT("result__from")), output_field=TextField())
 
 Key = tuple[Any, ...]  # the values of Rollup.KEY
@@ -56,7 +58,11 @@ def count(runs: QuerySet[Run]) -> int:
             return 0
         batch = _Batch(by_id)
         rows = JournalEntry.objects.filter(run__in=by_id, seq__gt=F("run__counted_seq")).order_by("run_id", "-seq")
-        for row in rows.annotate(handed_over_by=_HANDED_OVER_BY, failed=_FAILED).values(*_READ).iterator():
+        for row in (
+            rows.annotate(handed_over_by=_HANDED_OVER_BY, failed=_FAILED, waited_s=_WAITED_S)
+            .values(*_READ, "handed_over_by", "failed", "waited_s")
+            .iterator()
+        ):
             batch.add(row)
         write(batch.rollups())
         worked = [When(id=run.id, then=Value(run.work_s)) for run in by_id.values() if run.id in batch.worked]
@@ -67,7 +73,19 @@ def count(runs: QuerySet[Run]) -> int:
 
 
 _USED = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
-_READ = ("run_id", "epoch", "kind", "name", "failed", "started_at", "finished_at", *_USED, "cost", "handed_over_by")
+_READ = (
+    "run_id",
+    "epoch",
+    "kind",
+    "name",
+    "failed",
+    "started_at",
+    "finished_at",
+    *_USED,
+    "cost",
+    "handed_over_by",
+    "waited_s",
+)
 
 
 class _Batch:
@@ -98,7 +116,7 @@ class _Batch:
         seconds = (row["finished_at"] - row["started_at"]).total_seconds()
         used = [row[name] or 0 for name in _USED]
         unpriced = int(row["input_tokens"] is not None and row["cost"] is None)
-        sums = [1, *used, row["cost"] or 0, unpriced]
+        sums = [1, *used, row["cost"] or 0, unpriced, row["waited_s"] or 0]
         self._add(run, self._agents[run.id], row["name"], outcome, row["finished_at"], seconds, sums)
 
     def _add(self, run: Run, agent: str, model: str, outcome: str, at: datetime, seconds: float, sums: Sums) -> None:

@@ -99,6 +99,7 @@ class Figures:
     cached_tokens: int = 0  # of the input
     cost: Decimal = Decimal(0)  # US dollars, the known part
     unpriced: int = 0  # calls whose price was unknown
+    waited_s: float = 0.0  # that calls waited for the limits of their models
     unused: Decimal = Decimal(0)  # of the cost: requests without an answer that was used
 
     def add(self, row: dict[str, Any]) -> None:
@@ -107,6 +108,7 @@ class Figures:
         self.cached_tokens += row["sum_cached"]
         self.cost += row["cost"]
         self.unpriced += row["unpriced"]
+        self.waited_s += row["waited_s"]
         self.unused += row["cost"] if row["outcome"] != "ok" else 0
         if row["outcome"] != "unused":
             tally = self.calls if row["is_call"] else self.runs
@@ -162,7 +164,7 @@ _IS_CALL = Case(When(model="", then=Value(0)), default=Value(1))
 _SUMS = {
     "tokens": Sum(F("input_tokens") + F("output_tokens")),
     **{f"sum_{name}": Sum(f"{name}_tokens") for name in ("input", "cached")},
-    **{name: Sum(name) for name in ("count", "cost", "unpriced")},
+    **{name: Sum(name) for name in ("count", "cost", "unpriced", "waited_s")},
 }
 
 

@@ -5,14 +5,13 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.db.models import Sum
 from django.utils import timezone
 
 from ravi_django import register
 from ravi_django.calls.llm.fallback import FallbackModel
-from ravi_django.calls.model import limits, permits
 from ravi_django.kernel import AgentId, ChatMessage, TransientError
-from ravi_django.management import diagnosis
-from ravi_django.models import ModelLimit, Run, Status
+from ravi_django.models import ModelLimit, Rollup, Run, Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
 from tests.support.runs import code, drive, make_run
@@ -46,8 +45,12 @@ async def ask(ctx, inbox):
     return (await ctx.llm([USER])).text
 
 
-def statuses(runs):
-    return [str(Run.objects.get(id=run.id).status) for run in runs]
+def limit_of(model, tenant=""):
+    return world.limit_of_model(model, tenant)
+
+
+def model_call(run):
+    return next(row for row in journal_of(run) if row.kind == "llm.call")
 
 
 @pytest.mark.sqlite
@@ -60,7 +63,7 @@ def test_runs_above_a_rate_wait_suspended_and_each_is_woken_once_when_its_call_m
     assert 5 <= len(at_once) <= 10  # the half that asks nobody, and the burst
     woken = []
     for _ in range(60):
-        woken += [drive(Run.objects.get(id=run_id)) for run_id in permits.grant()]
+        woken += [drive(Run.objects.get(id=run_id)) for run_id in world.permits_grant()]
         clock.advance(1)
     assert {run.id for run in woken} == {run.id for run in waiting}
     assert [run.status for run in woken] == [Status.COMPLETED] * len(waiting)
@@ -68,6 +71,11 @@ def test_runs_above_a_rate_wait_suspended_and_each_is_woken_once_when_its_call_m
     assert kinds == [1] * len(waiting)
     spread = [run.finished_at for run in woken]
     assert (max(spread) - min(spread)).total_seconds() >= len(waiting) - 3
+    waited = [row.request.get("waited_s", 0.0) for row in map(model_call, woken)]
+    assert max(waited) >= len(waiting) - 3
+    world.rollups_sweep()
+    day = Rollup.objects.filter(span="day", model="test/one").aggregate(Sum("waited_s"))
+    assert day == {"waited_s__sum": pytest.approx(sum(waited))}
 
 
 def test_permits_go_by_priority_then_by_owner_in_turn_then_to_the_oldest_tree_and_its_parent_first(clock, limited):
@@ -91,7 +99,7 @@ def test_permits_go_by_priority_then_by_owner_in_turn_then_to_the_oldest_tree_an
     waiting("urgent", owner=ada, priority=8)
     order = []
     for _ in range(40):
-        order += [names[run_id] for run_id in permits.grant()]
+        order += [names[run_id] for run_id in world.permits_grant()]
         ModelLimit.objects.update(next_at=clock.now + timedelta(seconds=4))  # one permit at a time
         clock.advance(1)
     assert order == ["urgent", "ada's first", "bob's", "ada's child of the first", "ada's second"]
@@ -116,7 +124,7 @@ def test_so_many_calls_are_open_at_once(clock, limited):
     code(story, model=Slow())
     run = make_run()
     while drive(run).status == Status.SUSPENDED:
-        assert permits.grant() == [run.id]
+        assert world.permits_grant() == [run.id]
     assert (run.status, max(most)) == (Status.COMPLETED, 2)
 
 
@@ -124,20 +132,20 @@ def test_a_request_above_the_tokens_of_a_minute_waits(clock, limited):
     limited(tokens_per_min=600)
     code(ask, model=Model())
     runs = [make_run(text="hi") for _ in range(3)]
-    limit = limits.of(Model(), "")
+    limit = limit_of(Model(), "")
     limit.begin(100.0)
     limit.open = 0
     limit.debt = 1_000.0  # earlier answers had more tokens than was reserved
     assert drive(runs[0]).status == Status.COMPLETED
     assert drive(runs[1]).status == Status.SUSPENDED
     clock.advance(120)
-    assert permits.grant() == [runs[1].id]
+    assert world.permits_grant() == [runs[1].id]
 
 
 def test_a_model_at_its_limit_is_passed_over_if_the_wait_is_longer_than_fallback_after(clock):
     busy, spare = Model("busy"), Model("spare")
-    ModelLimit.objects.create(key=limits.of(busy, "").key, name="busy", paused_until=clock.now + timedelta(seconds=90))
-    limits.refresh()
+    ModelLimit.objects.create(key=limit_of(busy).key, name="busy", paused_until=clock.now + timedelta(seconds=90))
+    world.limits_refresh()
     code(ask, model=FallbackModel([busy, spare], fallback_after=60))
     assert drive(make_run()).output == "hello"
     assert (len(busy.calls), len(spare.calls)) == (0, 1)
@@ -160,54 +168,57 @@ def test_a_pause_by_a_person_holds_calls_back_and_fails_none(clock, settings):
     model = Model("test/paused")
     code(ask, model=model)
     row = ModelLimit.objects.create(
-        key=limits.of(model, "").key,
+        key=limit_of(model).key,
         name=model.name,
         paused_until=clock.now + timedelta(hours=5),
         paused_by="ada",
         refusing_since=clock.now - timedelta(hours=1),
     )
-    limits.refresh()
+    world.limits_refresh()
     run = drive(make_run())
     assert (run.status, run.waiting_on[0]["until"]) == (Status.SUSPENDED, "2030-01-01T05:00:00.000Z")
-    assert permits.grant() == []
-    assert "test/paused is paused by ada: 1 runs wait" in next(diagnosis.model_limits()).what
+    assert world.permits_grant() == []
+    assert "test/paused is paused by ada: 1 runs wait" in next(world.diagnose_model_limits()).what
     clock.advance(5 * 3600)
     row.refusing_since = None
     row.save(update_fields=["refusing_since"])
-    assert permits.grant() == [run.id]
+    assert world.permits_grant() == [run.id]
     assert drive(run).output == "hello"
 
 
 def test_a_tenant_has_limits_of_its_own_by_pattern(settings):
     settings.RAVI = {**settings.RAVI, "MODEL_LIMITS": {"test/*": {"at_once": 9}, "test/{tenant}-*": {"at_once": 1}}}
-    ours, theirs = limits.of(Model("test/acme-gpt"), "acme"), limits.of(Model("test/acme-gpt"), "other")
+    ours, theirs = (
+        limit_of(Model("test/acme-gpt"), "acme"),
+        limit_of(Model("test/acme-gpt"), "other"),
+    )
     assert (ours.tenant, ours.room, theirs.tenant, theirs.room) == ("acme", 1, "", 9)
-    assert limits.of(Model("test/b"), "acme") is limits.of(Model("test/a"), "other") is theirs
+    assert limit_of(Model("test/b"), "acme") is limit_of(Model("test/a"), "other") is theirs
 
 
 def test_refusals_lower_the_rate_once_in_a_round_trip_and_answers_raise_it(clock):
-    limit, now = limits.of(Model("m"), ""), clock.now
+    limit, now = limit_of(Model("m"), ""), clock.now
     for _ in range(40):
         limit.begin(1.0)
     for _ in range(5):
-        limits.refuse(limit, now, now, 0.0, 1.0)
+        world.limit_refuse(limit, now, now, 0.0, 1.0)
     row = ModelLimit.objects.get()
     learned = row.learned_per_min
     assert row.refused == 5 and 0.8 * 60 * 39 < learned <= 0.9 * 60 * 39 * 2
-    limits.refuse(limit, now + timedelta(seconds=2), now + timedelta(seconds=1), 0.0, 1.0)
+    world.limit_refuse(limit, now + timedelta(seconds=2), now + timedelta(seconds=1), 0.0, 1.0)
     lower = ModelLimit.objects.get().learned_per_min
     assert 0.4 * learned < lower <= 0.9 * learned
-    limits.answered(limit, now + timedelta(seconds=3))
+    world.limit_answered(limit, now + timedelta(seconds=3))
     assert ModelLimit.objects.get().learned_per_min == lower
-    limits.answered(limit, now + timedelta(seconds=9))
+    world.limit_answered(limit, now + timedelta(seconds=9))
     assert ModelLimit.objects.get().learned_per_min > lower
 
 
 def test_the_time_at_a_limit_is_added_to_an_asks_timeout(clock):
     model = Model("slow/one")
     code(ask, model=model)
-    limit = limits.of(model, "")
-    limits.refuse(limit, clock.now, clock.now, 600.0, 1.0)
+    limit = limit_of(model, "")
+    world.limit_refuse(limit, clock.now, clock.now, 600.0, 1.0)
 
     class Asker:
         id = AgentId("test", "asker")
@@ -223,7 +234,7 @@ def test_the_time_at_a_limit_is_added_to_an_asks_timeout(clock):
     clock.advance(300)
     assert drive(asker).status == Status.SUSPENDED  # its timeout is over, and the child still waits
     clock.advance(301)
-    assert permits.grant() == [child.id]
+    assert world.permits_grant() == [child.id]
     assert drive(child).status == Status.COMPLETED
     assert drive(asker).output == "replied"
 
@@ -232,9 +243,9 @@ def test_a_run_whose_worker_died_before_it_counted_is_found_by_the_sweep(clock):
     row = ModelLimit.objects.create(key="k", name="m")
     run = make_run()
     Run.objects.filter(id=run.id).update(status=Status.SUSPENDED, model_limit=row)
-    assert permits.grant() == []
-    permits.recount()
-    assert permits.grant() == [run.id]
+    assert world.permits_grant() == []
+    world.permits_recount()
+    assert world.permits_grant() == [run.id]
 
 
 ROW = "/admin/ravi/modellimit/"

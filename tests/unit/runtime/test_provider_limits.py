@@ -9,7 +9,6 @@ import pytest
 from ravi_django import RunContext, tool
 from ravi_django.calls.llm.errors import translate_error
 from ravi_django.calls.llm.fallback import FallbackModel
-from ravi_django.calls.model import permits
 from ravi_django.kernel import ChatMessage, TransientError
 from ravi_django.models import ModelLimit, Status
 from ravi_django.testing import ScriptedModel, journal_of
@@ -43,7 +42,7 @@ def refusing(times, error=LIMIT, **fields):
 
 def woken(run):
     """The run's next lease, once it has a permit."""
-    permits.grant()
+    world.permits_grant()
     return drive(run)
 
 

@@ -1,8 +1,8 @@
 """A provider's rate limit is a wait, not a failed attempt: the run calls again when the provider takes requests.
 
-`limits.py` has what the providers take. A call waits in memory for its time, for up to MEMORY_S. For longer waits the
-run suspends, and `permits.py` wakes it. A provider that has refused everything for RAVI["PROVIDER_WAIT_S"] fails its
-calls with RateLimited.
+`model_limits.py` has what the providers take. A call waits in memory for its time, for up to MEMORY_S. For longer waits
+the run suspends, and `permits.py` wakes it. A provider that has refused everything for RAVI["PROVIDER_WAIT_S"] fails
+its calls with RateLimited.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from ravi_django.calls.model import limits
-from ravi_django.calls.model.limits import Limit
+from ravi_django.calls.model import model_limits
+from ravi_django.calls.model.model_limits import Limit
 from ravi_django.conf import conf
 from ravi_django.engine.lease import backoff, paths, stopwatch
 from ravi_django.engine.lease.lease_state import PROVIDER, Wait
@@ -37,7 +38,7 @@ def is_limit(error: Exception) -> bool:
 
 
 def limit_of(recorder: Recorder, model: ChatModel) -> Limit:
-    return limits.of(model, recorder.lease.run.tenant)
+    return model_limits.of(model, recorder.lease.run.tenant)
 
 
 def estimate(recorder: Recorder, model: ChatModel, messages: Sequence[ChatMessage]) -> float:
@@ -61,35 +62,48 @@ def _members(model: Any) -> Iterator[ChatModel]:
         yield from _members(one) if hasattr(one, "models") else (one,)
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The end of a call's wait."""
+
+    error: ModelError | None = None
+    is_open: bool = False  # counted among the requests at once
+    waited_s: float = 0.0
+
+
 @asynccontextmanager
 async def permitted(
     recorder: Recorder, model: ChatModel, path: str, tokens: float, deadline: datetime | None
-) -> AsyncIterator[ModelError | None]:
+) -> AsyncIterator[Turn]:
     """Enter when the model may be called with so many tokens, and stay inside for the request. Or enter at once with an
     error: the run's deadline comes first, or the provider has refused everything for too long."""
     limit = limit_of(recorder, model)
-    error, is_held = await _wait(recorder, limit, model, path, tokens, deadline)
+    turn = await _wait(recorder, limit, model, path, tokens, deadline)
     try:
-        yield error
+        yield turn
     finally:
-        limit.open -= is_held
+        limit.open -= turn.is_open
 
 
 async def _wait(
     recorder: Recorder, limit: Limit, model: ChatModel, path: str, tokens: float, deadline: datetime | None
-) -> tuple[ModelError | None, bool]:
-    """The error, and whether the call is counted as open."""
+) -> Turn:
     state = recorder.state
+    since = state.present()
     while state.stop is None:
         present = state.present()
-        if state.wake_state.take_permit() or limit.is_idle(present):
+        if state.wake_state.take_permit():
             limit.begin(tokens)
-            return None, True
+            waits = [row.finished_at for row in state.journal.recorded("run.suspended")]
+            return Turn(None, True, (present - max(waits, default=present)).total_seconds())
+        if limit.is_idle(present):
+            limit.begin(tokens)
+            return Turn(None, True, (present - since).total_seconds())
         expected = limit.expected_s(present)
         if limit.refuses_too_long(present):
-            return _refused(model, f"has refused all requests for {conf.PROVIDER_WAIT_S:g} s"), False
+            return Turn(_refused(model, f"has refused all requests for {conf.PROVIDER_WAIT_S:g} s"))
         if deadline is not None and present + timedelta(seconds=expected) >= deadline:
-            return _refused(model, f"takes requests again in {expected:.0f} s, after the run's deadline"), False
+            return Turn(_refused(model, f"takes requests again in {expected:.0f} s, after the run's deadline"))
         within_s = MEMORY_S if state.may_suspend(path) else math.inf
         if expected <= within_s:
             await _sleep(recorder, model, present, within_s, lambda: limit.room >= 1)
@@ -97,7 +111,7 @@ async def _wait(
             within_s = -1.0
         limit.open += 1
         with recorder.waits.busy(), paths.entered(None):
-            slot = await recorder.database.call(limits.take, limit, tokens, state.present(), within_s)
+            slot = await recorder.database.call(model_limits.take, limit, tokens, state.present(), within_s)
         limit.open -= 1
         if slot is None:
             until = present + timedelta(seconds=max(LEAST_S, expected, limit.expected_s(present)))
@@ -107,10 +121,10 @@ async def _wait(
         limit.open += 1
         await _sleep(recorder, model, slot, (slot - state.present()).total_seconds(), lambda: False)
         limit.open -= 1
-        if state.stop is None and not limits.is_after(limit.paused_until, state.present()):
+        if state.stop is None and not model_limits.is_after(limit.paused_until, state.present()):
             limit.begin(tokens)
-            return None, True
-    return None, False
+            return Turn(None, True, (state.present() - since).total_seconds())
+    return Turn()
 
 
 def _is_over(recorder: Recorder, until: datetime) -> bool | None:
@@ -160,16 +174,16 @@ async def note(recorder: Recorder, model: ChatModel, error: TransientError, sent
     jitter = random.uniform(1.0, 1.25)  # noqa: S311 - so that not all call at once
     limit, present = limit_of(recorder, model), recorder.state.present()
     with paths.entered(None):
-        await recorder.database.call(limits.refuse, limit, present, sent_at, pause_s, jitter)
+        await recorder.database.call(model_limits.refuse, limit, present, sent_at, pause_s, jitter)
 
 
 async def answered(recorder: Recorder, model: ChatModel, estimated: float, tokens: float) -> None:
     """The provider has answered, with so many tokens."""
     limit, present = limit_of(recorder, model), recorder.state.present()
     limit.used(estimated, tokens)
-    if limits.wants_answer(limit, present):
+    if model_limits.wants_answer(limit, present):
         with paths.entered(None):
-            await recorder.database.call(limits.answered, limit, present)
+            await recorder.database.call(model_limits.answered, limit, present)
 
 
 def _refused(model: ChatModel, why: str) -> ModelError:
