@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -27,8 +29,8 @@ CHILDREN = 10
 class Provider:
     """A bucket of a tenth of `per_min` requests that refills by `per_min`, by its own clock."""
 
-    def __init__(self, per_min: int, *, retry_after: bool) -> None:
-        self.per_min, self.capacity, self.retry_after = per_min, per_min / 10, retry_after
+    def __init__(self, per_min: int) -> None:
+        self.per_min, self.capacity, self.retry_after = per_min, per_min / 10, True
         self.taken: list[float] = []  # times of requests
         self.refused: list[float] = []
         self._tokens, self._at, self._lock = self.capacity, time.monotonic(), threading.Lock()
@@ -55,18 +57,28 @@ class Provider:
 
 
 def measure(stack: Stack, trees: int, workers: int, per_min: int) -> Iterator[Figure]:
-    for retry_after in (True, False):
-        provider = Provider(per_min, retry_after=retry_after)
-        with OpenAIServer(provider, delay=DELAY_S) as server, ExitStack() as opened:
-            for number in range(workers):
-                options = {"BENCH_MODEL_URL": server.base_url, "BENCH_HEARTBEAT_S": "5"}
-                opened.enter_context(ready_worker(stack, ["react/bench-litellm"], f"worker-{number}", **options))
-            provider.forget()
-            ModelLimit.objects.all().delete()
-            yield from _storm(provider, trees, "retry_after" if retry_after else "bare")
+    """With and without Retry-After, and while half of the workers are killed."""
+    provider = Provider(per_min)
+    with OpenAIServer(provider, delay=DELAY_S) as server, ExitStack() as opened:
+        options = {"BENCH_MODEL_URL": server.base_url, "BENCH_HEARTBEAT_S": "2", "BENCH_LEASE_S": "6"}
+        children = [
+            opened.enter_context(ready_worker(stack, ["react/bench-litellm"], f"worker-{number}", **options))
+            for number in range(workers)
+        ]
+        yield from _storm(provider, trees, "retry_after")
+        provider.retry_after = False
+        yield from _storm(provider, trees, "bare")
+        for child in children[: workers // 2]:
+            assert child.pid
+            kill = threading.Timer(max(1.0, trees / per_min * 60 * 3), os.kill, [child.pid, signal.SIGKILL])
+            opened.callback(kill.cancel)
+            kill.start()
+        yield from _storm(provider, trees, "killed")
 
 
 def _storm(provider: Provider, trees: int, name: str) -> Iterator[Figure]:
+    provider.forget()
+    ModelLimit.objects.all().delete()
     user = get_user_model().objects.get_or_create(username="bench")[0]
     needed = trees * (CHILDREN + 2)
     bound_s = max(1.0, (needed - provider.capacity) * 60 / provider.per_min)

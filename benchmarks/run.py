@@ -92,7 +92,7 @@ QUICK = Plan(
     followers=(50, 1),
     events=(1000, 5, 3),
     feeds=60,
-    storm=(20, 2, 200),
+    storm=(3, 2, 240),
     pages=(50, 1_000),
 )
 
