@@ -172,6 +172,8 @@ class Migration(migrations.Migration):
                 ('paused_by', models.CharField(blank=True, default='', editable=False, help_text='Empty: provider', max_length=254)),
                 ('learned_per_min', models.FloatField(editable=False, help_text='Requests a minute', null=True)),
                 ('adapted_at', models.DateTimeField(editable=False, help_text='When the learned rate changed', null=True)),
+                ('pace', models.FloatField(db_default=0, default=0, editable=False, help_text='Requests a second, of those that ask')),
+                ('counted_at', models.DateTimeField(editable=False, null=True)),
                 ('next_at', models.DateTimeField(editable=False, help_text='When the requests so far have been paid back', null=True)),
                 ('tokens_at', models.DateTimeField(editable=False, help_text='The same for their tokens', null=True)),
                 ('mean_tokens', models.FloatField(db_default=0, default=0, editable=False, help_text='Of a request')),

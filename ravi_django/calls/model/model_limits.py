@@ -233,10 +233,19 @@ def free_until(limit: Limit, row: ModelLimit, until: datetime) -> float:
 
 
 def spend(limit: Limit, row: ModelLimit, begin: datetime, requests: int, tokens: float) -> None:
+    """Count requests from `begin` on."""
+    _count(row, begin, requests)
     if rate := limit.per_s:
         row.next_at = max(row.next_at or begin, begin) + timedelta(seconds=requests / rate)
     if tokens_rate := limit.tokens_per_s:
         row.tokens_at = max(row.tokens_at or begin, begin) + timedelta(seconds=tokens / tokens_rate)
+
+
+def _count(row: ModelLimit, moment: datetime, requests: float) -> None:
+    """Add to the requests a second, a mean over about WINDOW_S."""
+    age_s = max(0.0, (moment - (row.counted_at or moment)).total_seconds())
+    row.pace = max(0.0, row.pace * math.exp(-age_s / WINDOW_S) + requests / WINDOW_S)
+    row.counted_at = max(moment, row.counted_at or moment)
 
 
 def refuse(limit: Limit, present: datetime, sent_at: datetime, pause_s: float, jitter: float) -> None:
@@ -247,16 +256,15 @@ def refuse(limit: Limit, present: datetime, sent_at: datetime, pause_s: float, j
     with transaction.atomic():
         row = _locked(limit)
         row.refused += 1
+        _count(row, present, -1)
         row.refusing_since = row.refusing_since or present
         if row.adapted_at is None or sent_at > row.adapted_at:
-            taken, _ = limit.counted()  # without the refused one
-            span_s = max(0.5, min(WINDOW_S, time.monotonic() - limit.sent[0][0])) if limit.sent else WINDOW_S
-            measured, rate = 60 * _workers * taken / span_s, row.learned_per_min
-            row.refusals, row.adapted_at = row.refusals + 1, present
+            row.refusals, row.adapted_at, rate = row.refusals + 1, present, row.learned_per_min
             if rate is not None:
-                rate = min(0.9 * rate, max(0.95 * measured, 0.45 * rate))
-            elif taken >= LEAST_TAKEN:
-                rate = 0.9 * measured
+                rate = min(0.9 * rate, max(0.95 * 60 * row.pace, 0.45 * rate))
+            elif (taken := limit.counted()[0]) >= LEAST_TAKEN:
+                row.pace = _workers * taken / max(0.5, min(WINDOW_S, time.monotonic() - limit.sent[0][0]))
+                rate = 0.9 * 60 * row.pace
             row.learned_per_min = rate and max(LEAST_PER_MIN, rate)
         seconds = max(pause_s, min(FIRST_S * 2 ** min(max(row.refusals - 1, 0), 10), LONGEST_S)) * jitter
         until = present + timedelta(seconds=seconds)
