@@ -32,6 +32,7 @@ class ModelLimitForm(forms.ModelForm):  # type: ignore[type-arg]
                 self.add_error(name, gettext("Above 0. Empty: no limit of your own."))
         if "paused_until" in self.changed_data:
             until = data.get("paused_until")
+            self.instance.next_at = self.instance.refusing_since = None
             self.instance.paused_by = self.by.get_username() if until is not None and until > now() else ""
         return data
 
@@ -66,6 +67,11 @@ class ModelLimitAdmin(LiveAdmin):
     actions = None
     limit = column(_("limit"), _limit)
     paused = column(_("paused"), _paused)
+
+    def save_model(self, request: HttpRequest, obj: ModelLimit, form: Any, change: bool) -> None:
+        """Writes no column that a worker has changed meanwhile."""
+        more = ["paused_by", "next_at", "refusing_since"] if "paused_until" in form.changed_data else []
+        obj.save(update_fields=[*form.changed_data, *more])
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_change_permission(request)

@@ -31,7 +31,6 @@ class ModelLimit(models.Model):
     tokens_at = models.DateTimeField(null=True, editable=False, help_text="The same for their tokens")
     mean_tokens = models.FloatField(default=0, db_default=0, editable=False, help_text="Of a request")
     waiting = models.PositiveIntegerField(default=0, db_default=0, editable=False, help_text="Suspended runs, about")
-    queued_at = models.DateTimeField(null=True, editable=False, help_text="When a run was last sent to wait")
     last_owner = models.CharField(max_length=100, blank=True, default="", editable=False, help_text="Was served last")
     refused = models.PositiveBigIntegerField(_("refused requests"), default=0, db_default=0, editable=False)
     refusals = models.PositiveIntegerField(default=0, db_default=0, editable=False, help_text="Since the last answer")

@@ -103,7 +103,7 @@ class Run(Owned):
     model_limit = models.ForeignKey(
         ModelLimit,
         null=True,
-        on_delete=models.SET_NULL,
+        on_delete=models.PROTECT,  # nothing else wakes a run that waits for it
         related_name="+",
         db_index=False,
         help_text="Whose permits it waits for or has",

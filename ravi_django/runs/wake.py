@@ -17,7 +17,10 @@ from ravi_django.models import Run, Status
 
 T = TypeVar("T")
 
-RELEASED: dict[str, Any] = {"lease_owner": "", "lease_expires_at": None, "for_release": "", "counted": False}
+RELEASED: dict[str, Any] = {
+    **{"lease_owner": "", "lease_expires_at": None, "for_release": "", "counted": False},
+    **{"model_limit": None, "permits": 0},
+}
 
 
 def ready(delay_s: float = 0.0, most: int = claim_order.URGENT) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from celery import current_app
 
+from ravi_django.calls.model import permits
 from ravi_django.conf import conf
 from ravi_django.db import connection
 from ravi_django.engine.journal.entries import internalize
@@ -88,6 +89,8 @@ async def _until_idle(timeout: float | timedelta | None) -> int:
             locked = [] if driving else await engine.database.call(claims.unclaimed, agents)
             if not (driving or locked):
                 if is_swept:
+                    if await engine.database.call(permits.grant):
+                        continue
                     return len(begun)
                 await engine.database.call(_work_beside_runs)
                 is_swept = True

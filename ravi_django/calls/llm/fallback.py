@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
@@ -20,6 +20,7 @@ from ravi_django.kernel.supervision import RunMeta
 FALLBACK_AFTER_S = 60.0
 FALLBACK_TOTAL_S = 300.0
 CALLER_ERRORS = frozenset({400, 413, 422})  # HTTP: the next provider would get the same bad request
+PASSED_OVER = "RateLimited"  # the error of a model that is at its limit and was not called
 TOO_LONG = "ContextWindowExceededError"  # a 400, but another model's window may be larger
 
 Failure = TransientError | ModelError
@@ -45,9 +46,19 @@ async def _ignore(model: ChatModel, failure: Failure) -> None:
     """Outside of a run there are no limits."""
 
 
-first: ContextVar[ChatModel | None] = ContextVar("first", default=None)  # the models before it are at their limits
+_first: ContextVar[ChatModel | None] = ContextVar("first", default=None)
 failed: ContextVar[Note] = ContextVar("failed", default=_ignore)  # is called with each model's failure
 view_for: ContextVar[View] = ContextVar("view_for", default=lambda model, messages: messages)  # of the model so named
+
+
+@contextmanager
+def begins_with(model: ChatModel) -> Iterator[None]:
+    """The models of a list before this one are at their limits and not called inside."""
+    token = _first.set(model)
+    try:
+        yield
+    finally:
+        _first.reset(token)
 
 
 def _has(model: Any, wanted: ChatModel | None) -> bool:
@@ -133,9 +144,9 @@ class FallbackModel:
 
     def _passed_over(self) -> Iterator[TransientError]:
         """An error for each model before the one that the call begins with."""
-        start = next((number for number, model in enumerate(self.models) if _has(model, first.get())), 0)
+        start = next((number for number, model in enumerate(self.models) if _has(model, _first.get())), 0)
         for model in self.models[:start]:
-            yield TransientError(f"{model.name} is at its rate limit", type="RateLimited", status=429)
+            yield TransientError(f"{model.name} is at its rate limit", type=PASSED_OVER, status=429)
 
     async def _events(
         self,
@@ -187,12 +198,16 @@ class FallbackModel:
         return isinstance(error, TransientError) or error.status not in CALLER_ERRORS
 
     def _of_all(self, failures: Sequence[Failure]) -> Failure:
+        """Models that were passed over do not decide."""
+        failures = [error for error in failures if error.type != PASSED_OVER] or failures
         policy = self.retry or RetryPolicy()
         if later := [error for error in failures if policy.retries(error)]:
             return min(later, key=lambda error: getattr(error, "retry_after", None) or 0.0)
         if len(failures) == 1:
             return failures[0]
-        errors = "; ".join(f"{model.name}: {error}" for model, error in zip(self.models, failures, strict=True))
+        errors = "; ".join(
+            f"{model.name}: {error}" for model, error in zip(self.models[-len(failures) :], failures, strict=True)
+        )
         return ModelError(f"every model failed: {errors}", type=failures[0].type, status=failures[0].status)
 
     async def context_window(self) -> int | None:

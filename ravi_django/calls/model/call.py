@@ -74,12 +74,12 @@ async def _call(
         target = provider_waits.choose(recorder, model)
         tokens = provider_waits.estimate(recorder, target, messages)
         async with provider_waits.permitted(recorder, target, path, tokens, ctx.meta.deadline) as turn:
-            fallback.first.set(target)
             if turn.waited_s >= LEAST_WAIT_S:
                 entry.request["waited_s"] = round(entry.request.get("waited_s", 0.0) + turn.waited_s, 1)
-            done = await _attempt(ctx, entry, model, messages, options, requests, flushed, turn.error)
-        if isinstance(done, ModelResponse):
-            await provider_waits.answered(recorder, target, tokens, done.usage.total)
+            with fallback.begins_with(target):
+                done = await _attempt(ctx, entry, model, messages, options, requests, flushed, turn.error)
+        if isinstance(done, ModelResponse) and not done.cached:
+            await provider_waits.answered(recorder, model, entry, tokens)
     admission.learn(recorder, entry)
     if isinstance(done, ModelError):
         raise done

@@ -14,6 +14,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
@@ -31,9 +32,9 @@ NAMES = ("requests_per_min", "tokens_per_min", "at_once")
 WINDOW_S = 10.0  # over which requests are counted
 BURST_S, LEAST_BURST = 2.0, 5.0  # of a rate, and requests: so many may come at once
 LEAST_PER_MIN = 10.0  # that refusals teach
+LEAST_SPAN_S = 0.5  # over which a rate is measured
 LEAST_TAKEN = 10  # requests in WINDOW_S from which a rate is learned; a pause is enough for fewer
 RISE_S = 5.0  # between two rises of a learned rate, each by 1 % and one request a minute
-QUEUE_S = 2.0  # for which a limit counts as waited for after a run was sent to wait: its suspension takes a moment
 FIRST_S, LONGEST_S = 1.0, 60.0  # of a pause, if the provider names none; doubled with each refusal
 
 
@@ -119,6 +120,25 @@ class Limit:
         """Count a request of about so many tokens, until it is open no more."""
         self.open += 1
         self.sent.append((time.monotonic(), tokens))
+        self.counted()  # forgets old ones
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Count a request as open that waits for its time."""
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+
+    def taken_without_refused(self) -> tuple[float, float] | None:
+        """About how many requests all processes have sent in so many seconds, without one that was refused; None if
+        there are too few."""
+        if self.sent:
+            self.sent.pop()
+        if (taken := self.counted()[0]) < LEAST_TAKEN:
+            return None
+        return _workers * taken, max(LEAST_SPAN_S, min(WINDOW_S, time.monotonic() - self.sent[0][0]))
 
     def used(self, estimated: float, tokens: float) -> None:
         """The tokens of an answer."""
@@ -163,11 +183,13 @@ def settings_of(row: ModelLimit) -> Mapping[str, float]:
 def refresh() -> None:
     """Read the rows and the number of live workers again."""
     global _rows, _workers
+    before = {limit.key: limit.row for limit in list(_limits.values())}
     _rows = {row.key: row for row in ModelLimit.objects.all()}
     if _rows or conf.MODEL_LIMITS:
         _workers = max(1, workers.alive().count())
     for limit in list(_limits.values()):
-        limit.row = _rows.get(limit.key, limit.row)
+        if limit.row is before.get(limit.key):  # else it was written meanwhile
+            limit.row = _rows.get(limit.key, limit.row)
 
 
 def known() -> dict[str, Limit]:
@@ -198,10 +220,8 @@ def take(limit: Limit, tokens: float, present: datetime, within_s: float) -> dat
         row = limit.row = _locked(limit)
         slot = next_slot(limit, row, present)
         has_turn = not row.waiting and (slot - present).total_seconds() <= within_s
-        if not has_turn and within_s < math.inf:
-            row.waiting, row.queued_at = row.waiting + 1, present
-        else:
-            has_turn = True
+        has_turn = has_turn or within_s == math.inf
+        if has_turn:
             spend(limit, row, max(present, row.paused_until or present), 1, tokens + limit.debt)
             limit.debt = 0.0
         row.mean_tokens += 0.1 * (tokens - row.mean_tokens)
@@ -248,25 +268,27 @@ def _count(row: ModelLimit, moment: datetime, requests: float) -> None:
     row.counted_at = max(moment, row.counted_at or moment)
 
 
-def refuse(limit: Limit, present: datetime, sent_at: datetime, pause_s: float, jitter: float) -> None:
+def refuse(
+    limit: Limit, present: datetime, sent_at: datetime, pause_s: float, jitter: float, taken: tuple[float, float] | None
+) -> None:
     """A request that was sent at `sent_at` was refused: pause for at least `pause_s`, and lower the rate once in a
-    round trip."""
-    if limit.sent:
-        limit.sent.pop()
+    round trip. `taken`: see `taken_without_refused`."""
     with transaction.atomic():
         row = _locked(limit)
         row.refused += 1
         _count(row, present, -1)
-        row.refusing_since = row.refusing_since or present
+        is_over = not is_after(row.paused_until, present - timedelta(seconds=LONGEST_S))
+        row.refusing_since = present if is_over else row.refusing_since or present
         if row.adapted_at is None or sent_at > row.adapted_at:
             row.refusals, row.adapted_at, rate = row.refusals + 1, present, row.learned_per_min
             if rate is not None:
-                rate = min(0.9 * rate, max(0.95 * 60 * row.pace, 0.45 * rate))
-            elif (taken := limit.counted()[0]) >= LEAST_TAKEN:
-                row.pace = _workers * taken / max(0.5, min(WINDOW_S, time.monotonic() - limit.sent[0][0]))
-                rate = 0.9 * 60 * row.pace
+                age_s = max(LEAST_SPAN_S, (present - row.created_at).total_seconds())
+                per_s = row.pace / (1 - math.exp(-age_s / WINDOW_S))  # of a mean that has only begun
+                rate = min(0.9 * rate, max(0.95 * 60 * per_s, 0.45 * rate))
+            elif taken is not None:
+                row.pace, rate = taken[0] / WINDOW_S, 0.9 * 60 * taken[0] / taken[1]
             row.learned_per_min = rate and max(LEAST_PER_MIN, rate)
-        seconds = max(pause_s, min(FIRST_S * 2 ** min(max(row.refusals - 1, 0), 10), LONGEST_S)) * jitter
+        seconds = max(pause_s, min(FIRST_S * 2 ** min(max(row.refusals - 1, 0), 10), LONGEST_S) * jitter)
         until = present + timedelta(seconds=seconds)
         if not is_after(row.paused_until, present):
             row.paused_by = ""

@@ -10,13 +10,14 @@ from collections import Counter
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db.models import Case, CharField, Count, F, IntegerField, QuerySet, Value, When, Window
+from django.db.models import Case, CharField, Count, F, IntegerField, QuerySet, Sum, Value, When, Window
 from django.db.models.functions import Cast, Coalesce, RowNumber
 
 from ravi_django.calls.model import model_limits
 from ravi_django.calls.model.model_limits import Limit
 from ravi_django.db import connection, transaction
 from ravi_django.engine.db import clock
+from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.lease.lease_state import PROVIDER
 from ravi_django.models import ModelLimit, Run, Status
 from ravi_django.runs import wake, workers
@@ -32,7 +33,7 @@ def grant() -> list[UUID]:
 
 
 def recount() -> None:
-    """Count the waiting runs again: a process may have died between a count and a suspension."""
+    """Count the waiting runs of limits that seem to have none: a process may have died before it counted one."""
     counts = Counter(
         dict(
             Run.objects.filter(status=Status.SUSPENDED, model_limit__isnull=False)
@@ -45,15 +46,14 @@ def recount() -> None:
         ModelLimit.objects.filter(id=limit_id, waiting=0).update(waiting=waiting)
 
 
+def give_back(lease: Lease) -> None:
+    """The call of a permit has ended, and another request may be open."""
+    Run.objects.filter(id=lease.run_id, lease_epoch=lease.epoch, permits__gt=0).update(permits=F("permits") - 1)
+
+
 def _grant(limit_id: int) -> list[UUID]:
     with transaction.atomic():
-        row = (
-            ModelLimit.objects.select_for_update(
-                no_key=True, skip_locked=connection.features.has_select_for_update_skip_locked
-            )
-            .filter(id=limit_id)
-            .first()
-        )
+        row = _locked(limit_id)
         if row is None:  # another process is at it
             return []
         present = clock.present()
@@ -73,25 +73,26 @@ def _grant(limit_id: int) -> list[UUID]:
             queue.filter(id__in=permits).update(**woken, **wake.woken())
             number = sum(permits.values())
             model_limits.spend(limit, row, max(present, row.paused_until or present), number, number * row.mean_tokens)
-        is_new = model_limits.is_after(row.queued_at, present - timedelta(seconds=model_limits.QUEUE_S))
-        row.waiting = max(queue.count(), int(is_new))
+        row.waiting = queue.count()
         row.save()
     return list(permits)
 
 
 def _room(limit: Limit, row: ModelLimit, present: datetime) -> int:
-    """Requests whose time comes within AHEAD_S, as many as this process may add to its open ones."""
+    """Requests whose time comes within AHEAD_S, and that may be open beside the others."""
     if limit.refuses_too_long(present):
         return BATCH  # they end with RateLimited
     until = present + timedelta(seconds=AHEAD_S)
-    return (
-        0
-        if model_limits.is_after(row.paused_until, until)
-        else int(min(limit.room, model_limits.free_until(limit, row, until), BATCH))
-    )
+    if model_limits.is_after(row.paused_until, until):
+        return 0
+    room = min(model_limits.free_until(limit, row, until), BATCH)
+    if at_once := limit.most("at_once"):
+        woken = Run.objects.filter(model_limit=row, status__in=(Status.PENDING, Status.RUNNING))
+        room = min(room, at_once - max(limit.open, woken.aggregate(Sum("permits"))["permits__sum"] or 0))
+    return int(room)
 
 
-def _unlocked(limit_id: int) -> ModelLimit | None:
+def _locked(limit_id: int) -> ModelLimit | None:
     """The row, locked; None if another process has it."""
     skips = connection.features.has_select_for_update_skip_locked
     return ModelLimit.objects.select_for_update(no_key=True, skip_locked=skips).filter(id=limit_id).first()

@@ -8,6 +8,7 @@ its calls with RateLimited.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 import time
@@ -16,15 +17,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from ravi_django.calls.model import model_limits
+from django.db import DatabaseError
+
+from ravi_django.calls.model import model_limits, permits
 from ravi_django.calls.model.model_limits import Limit
 from ravi_django.conf import conf
+from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.lease import backoff, paths, stopwatch
 from ravi_django.engine.lease.lease_state import PROVIDER, Wait
 from ravi_django.engine.lease.recorder import Recorder
-from ravi_django.kernel import AgentStep, ChatMessage, ChatModel, ModelError, TransientError
+from ravi_django.kernel import AgentStep, ChatMessage, ChatModel, LeaseLostError, ModelError, TransientError
+
+log = logging.getLogger("ravi.models")
+
+T = TypeVar("T")
 
 MEMORY_S = 15.0  # that a call waits with its lease, at most
 LOOK_S = 0.1  # between two checks whether a waiting call has to end
@@ -58,7 +66,7 @@ def choose(recorder: Recorder, model: ChatModel) -> ChatModel:
 
 
 def _members(model: Any) -> Iterator[ChatModel]:
-    for one in model.models:
+    for one in getattr(model, "models", ()):
         yield from _members(one) if hasattr(one, "models") else (one,)
 
 
@@ -68,6 +76,7 @@ class Turn:
 
     error: ModelError | None = None
     is_open: bool = False  # counted among the requests at once
+    has_permit: bool = False
     waited_s: float = 0.0
 
 
@@ -83,48 +92,66 @@ async def permitted(
         yield turn
     finally:
         limit.open -= turn.is_open
+    if turn.has_permit and limit.most("at_once"):
+        await _in_database(recorder, permits.give_back, recorder.lease)
 
 
 async def _wait(
     recorder: Recorder, limit: Limit, model: ChatModel, path: str, tokens: float, deadline: datetime | None
 ) -> Turn:
     state = recorder.state
-    since = state.present()
+    since, has_waited = state.present(), False
     while state.stop is None:
         present = state.present()
-        if state.wake_state.take_permit():
-            limit.begin(tokens)
-            waits = [row.finished_at for row in state.journal.recorded("run.suspended")]
-            return Turn(None, True, (present - max(waits, default=present)).total_seconds())
-        if limit.is_idle(present):
-            limit.begin(tokens)
-            return Turn(None, True, (present - since).total_seconds())
-        expected = limit.expected_s(present)
         if limit.refuses_too_long(present):
             return Turn(_refused(model, f"has refused all requests for {conf.PROVIDER_WAIT_S:g} s"))
+        if state.wake_state.take_permit(limit.row_id):
+            limit.begin(tokens)
+            waits = [row.finished_at for row in state.journal.recorded("run.suspended")]
+            return Turn(None, True, True, (present - max(waits, default=present)).total_seconds())
+        if limit.is_idle(present):
+            limit.begin(tokens)
+            return Turn(None, True, False, (present - since).total_seconds())
+        expected = limit.expected_s(present)
         if deadline is not None and present + timedelta(seconds=expected) >= deadline:
             return Turn(_refused(model, f"takes requests again in {expected:.0f} s, after the run's deadline"))
-        within_s = MEMORY_S if state.may_suspend(path) else math.inf
+        # A run that other calls keep at work has no place in the queue: its second try takes its turn.
+        within_s = MEMORY_S if state.may_suspend(path) and not has_waited else math.inf
         if expected <= within_s:
             await _sleep(recorder, model, present, within_s, lambda: limit.room >= 1)
-        if limit.room < 1:
-            within_s = -1.0
-        limit.open += 1
-        with recorder.waits.busy(), paths.entered(None):
-            slot = await recorder.database.call(model_limits.take, limit, tokens, state.present(), within_s)
-        limit.open -= 1
-        if slot is None:
+        if state.stop is not None:
+            break
+        if await _has_turn(recorder, limit, model, tokens, within_s if limit.room >= 1 else -1.0):
+            limit.begin(tokens)
+            return Turn(None, True, False, (state.present() - since).total_seconds())
+        if within_s < math.inf and limit.row is not None and not limit.is_idle(state.present()):
             until = present + timedelta(seconds=max(LEAST_S, expected, limit.expected_s(present)))
+            limit.row.waiting += 1  # as far as this process knows, see `settle.suspend`
+            has_waited = True
             waiting = Wait(PROVIDER, model.name, partial(_is_over, recorder, until), until, limit.row_id)
             await recorder.waits.wait(waiting, path)
-            continue
-        limit.open += 1
-        await _sleep(recorder, model, slot, (slot - state.present()).total_seconds(), lambda: False)
-        limit.open -= 1
-        if state.stop is None and not model_limits.is_after(limit.paused_until, state.present()):
-            limit.begin(tokens)
-            return Turn(None, True, (state.present() - since).total_seconds())
     return Turn()
+
+
+async def _has_turn(recorder: Recorder, limit: Limit, model: ChatModel, tokens: float, within_s: float) -> bool:
+    """Wait for the next time that the limit gives; False if it comes too late, or after a new pause."""
+    state = recorder.state
+    with limit.place():
+        slot = await _in_database(recorder, model_limits.take, limit, tokens, state.present(), within_s)
+        if slot is None:
+            return False
+        await _sleep(recorder, model, slot, (slot - state.present()).total_seconds(), lambda: False)
+    return state.stop is None and not model_limits.is_after(limit.paused_until, state.present())
+
+
+async def _in_database(recorder: Recorder, function: Callable[..., T], *args: Any) -> T:
+    """Raises LeaseLostError if the database refuses: another lease repeats the call."""
+    try:
+        with recorder.waits.busy(), paths.entered(None):
+            return await recorder.database.call(function, *args)
+    except DatabaseError as error:
+        log.exception("run %s: the limit of a model", recorder.lease.run_id, extra={"action": "limit.failed"})
+        raise LeaseLostError(recorder.lease.run_id, recorder.lease.epoch) from error
 
 
 def _is_over(recorder: Recorder, until: datetime) -> bool | None:
@@ -171,19 +198,24 @@ async def failed(recorder: Recorder, sent_at: datetime, model: ChatModel, error:
 async def note(recorder: Recorder, model: ChatModel, error: TransientError, sent_at: datetime) -> None:
     """Write down that the provider has refused a request."""
     pause_s = min(error.retry_after or 0.0, backoff.policy_of(model).max_retry_after_s)
-    jitter = random.uniform(1.0, 1.25)  # noqa: S311 - so that not all call at once
+    pause_s *= (jitter := random.uniform(1.0, 1.25))  # noqa: S311 - so that not all call at once
     limit, present = limit_of(recorder, model), recorder.state.present()
-    with paths.entered(None):
-        await recorder.database.call(model_limits.refuse, limit, present, sent_at, pause_s, jitter)
+    taken = limit.taken_without_refused()
+    await _in_database(recorder, model_limits.refuse, limit, present, sent_at, pause_s, jitter, taken)
 
 
-async def answered(recorder: Recorder, model: ChatModel, estimated: float, tokens: float) -> None:
-    """The provider has answered, with so many tokens."""
+async def answered(recorder: Recorder, model: ChatModel, row: Entry, estimated: float) -> None:
+    """The provider has answered the call, as its row says."""
+    if moved := row.request.get("fell_back"):
+        model = next((one for one in _members(model) if one.name == moved[-1]["to"]), model)
     limit, present = limit_of(recorder, model), recorder.state.present()
-    limit.used(estimated, tokens)
+    if row.usage is not None and not moved:
+        limit.used(estimated, row.usage.total)
     if model_limits.wants_answer(limit, present):
-        with paths.entered(None):
-            await recorder.database.call(model_limits.answered, limit, present)
+        try:
+            await _in_database(recorder, model_limits.answered, limit, present)
+        except LeaseLostError:  # the answer is recorded
+            log.warning("an answer of %s did not raise its limit", model.name, extra={"action": "limit.failed"})
 
 
 def _refused(model: ChatModel, why: str) -> ModelError:

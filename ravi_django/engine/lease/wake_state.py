@@ -41,7 +41,7 @@ class WakeState:
     broadcasts: list[tuple[int, str]] = field(default_factory=list)  # messages (id, name) that ended no wait
     asks: dict[str, Ask] = field(default_factory=dict)  # of this generation, settled or not, by path
     requests: dict[tuple[str, int], HumanRequest] = field(default_factory=dict)  # by path and attempt, the latest
-    permits: int = 0  # to call a model whose provider has a limit
+    permits: tuple[int | None, int] = (None, 0)  # the row of ModelLimit that has woken the run, for so many calls
     taken_signals: set[int] = field(default_factory=set)  # that a wait of this lease has taken
     ended_by: set[int] = field(default_factory=set)  # messages that have ended a wait of this lease
 
@@ -52,10 +52,13 @@ class WakeState:
         self.asks, self.requests = later.asks, later.requests
         self.wake_seq = later.wake_seq
 
-    def take_permit(self) -> bool:
-        """Whether a provider's limit has woken the run for one more call."""
-        self.permits -= (has_permit := self.permits > 0)
-        return has_permit
+    def take_permit(self, limit_id: int | None) -> bool:
+        """Whether this limit has woken the run for one more call."""
+        woken_by, permits = self.permits
+        if woken_by != limit_id or not permits:
+            return False
+        self.permits = woken_by, permits - 1
+        return True
 
     def take_signal(self, *names: str) -> tuple[int, Any] | None:
         """Take the oldest unread signal of one of these names: no other wait gets it."""
@@ -101,7 +104,9 @@ def later_than(lease: Lease, known: int = -1) -> WakeState | None:
 
 def _read(lease: Lease, seen: Run, *, asks: bool, requests: bool, broadcasts: bool) -> WakeState:
     run_id, generation = lease.run_id, lease.run.generation
-    read = WakeState(wake_seq=seen.wake_seq, permits=lease.run.permits, signals=_unread_signals(run_id))
+    # The call of a lost lease was sent.
+    permits = (None, 0) if lease.expired_at else (lease.run.model_limit_id, lease.run.permits)
+    read = WakeState(wake_seq=seen.wake_seq, permits=permits, signals=_unread_signals(run_id))
     if broadcasts:
         unread = InboxMessage.objects.filter(run_id=run_id, id__gt=seen.read_upto, consumed_at=None).exclude(name="")
         read.broadcasts = list(unread.order_by("id").values_list("id", "name"))

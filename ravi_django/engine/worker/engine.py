@@ -65,6 +65,7 @@ class Engine(Driver):
         self._hinted: dict[UUID, bool] = {}  # hinted runs whose claims are to come, and whether they were hinted since
         self._driving = 0  # leases held or being claimed
         self._looking = False
+        self._grants = False
         self._more = False  # there may be claimable runs that were not hinted here
         self._on_promoted = on_promoted
         self._restore_task_factory = paths.install(self.loop)
@@ -205,14 +206,17 @@ class Engine(Driver):
             self._looking = False
 
     def _grant_soon(self) -> None:
-        if model_limits.is_waited_for() and not self.draining and not self.in_test:
+        if model_limits.is_waited_for() and not (self.draining or self.in_test or self._grants):
             self._background(self._grant())
         self._timer = self.loop.call_later(GRANT_S, self._grant_soon)
 
     async def _grant(self) -> None:
         """Wake the runs that wait for a model's limit and have their turn."""
-        if run_ids := await self.database.call(permits.grant):
-            self.wake(run_ids)
+        self._grants = True
+        try:
+            self.wake(await self.database.call(permits.grant))
+        finally:
+            self._grants = False
 
     def promote(self, run_id: UUID) -> None:
         if self._on_promoted is not None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from django.db.models import F
 from pydantic_core import to_json, to_jsonable_python
 
 from ravi_django.agents.react.result import ResultText, fitted
@@ -25,7 +26,7 @@ from ravi_django.kernel import ConflictError, DeterminismError, HandlerError, Ke
 from ravi_django.kernel.errors import message_of
 from ravi_django.kernel.json_values import storable
 from ravi_django.kernel.supervision import DEADLINE
-from ravi_django.models import Run, Status
+from ravi_django.models import ModelLimit, Run, Status
 from ravi_django.runs import workers
 from ravi_django.runs.budgets import ledger
 from ravi_django.runs.failures import trace_of
@@ -217,8 +218,10 @@ def suspend(
         first = fence.append(lease, entries, turns)
         unseen = Run.objects.filter(id=lease.run_id, wake_seq=seen, cancel_requested_at=None)
         changes = {"waiting_on": waits, "wake_at": wake_at, "awaits_slot": False, **RELEASED}
-        changes |= {"model_limit": limit, "permits": 0}
-        if unseen.update(status=Status.SUSPENDED, **changes):
+        if unseen.update(status=Status.SUSPENDED, **changes | {"model_limit": limit}):
+            if limit is not None:  # after the commit: the limit's row is locked before those of runs
+                waiting = ModelLimit.objects.filter(id=limit)
+                transaction.on_commit(lambda: waiting.update(waiting=F("waiting") + 1), robust=True)
             return Settled(first, Status.SUSPENDED, slots.promote(lease.run.tree_id, held))
         Run.objects.filter(id=lease.run_id).update(**changes | ready())
         return Settled(first, Status.PENDING, [lease.run_id])

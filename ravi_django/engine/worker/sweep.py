@@ -49,8 +49,9 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many)
     promoted = [run_id for orphan in orphans for run_id in _each(sessions.promote_orphan, orphan) or ()]
     for request_id in escalation.due_to_escalate(BATCH):
         _each(escalation.escalate, request_id)
-    permits.recount()
-    failed = _send(send, [*due, *promoted, *woken, *permits.grant()])
+    _each(lambda _: permits.recount(), "the waits for models")
+    permitted = _each(lambda _: permits.grant(), "the permits of models") or []
+    failed = _send(send, [*due, *promoted, *woken, *permitted])
     steps, begun = dict(wing.each("sweep")), 0
     for name in steps:
         runs = _each(lambda name: steps[name](), name) or []  # may take seconds

@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
+
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.engine.db import clock
@@ -148,7 +150,8 @@ def _waited_for_others(ask: Ask, present: datetime) -> timedelta:
 
 def _at_limits(run_ids: set[UUID], since: datetime, present: datetime) -> Iterator[tuple[datetime, datetime]]:
     """When these runs were suspended at a model's limit: until their next row, or still."""
-    rows = JournalEntry.objects.filter(run_id__in=run_ids, finished_at__gte=since).order_by("run_id", "seq")
+    rows = JournalEntry.objects.filter(Q(finished_at__gte=since) | Q(kind__in=("run.suspended", "run.resumed")))
+    rows = rows.filter(run_id__in=run_ids).order_by("run_id", "seq")
     begun: dict[UUID, datetime] = {}
     for run_id, kind, result, moment in rows.values_list("run_id", "kind", "result", "finished_at"):
         if run_id in begun:

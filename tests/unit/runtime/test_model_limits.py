@@ -8,7 +8,7 @@ from django.contrib.auth import get_user_model
 from django.db.models import Sum
 from django.utils import timezone
 
-from ravi_django import register
+from ravi_django import RunContext, register, tool
 from ravi_django.calls.llm.fallback import FallbackModel
 from ravi_django.kernel import AgentId, ChatMessage, TransientError
 from ravi_django.models import ModelLimit, Rollup, Run, Status
@@ -180,7 +180,7 @@ def test_a_pause_by_a_person_holds_calls_back_and_fails_none(clock, settings):
     assert world.permits_grant() == []
     assert "test/paused is paused by ada: 1 runs wait" in next(world.diagnose_model_limits()).what
     clock.advance(5 * 3600)
-    row.refusing_since = None
+    row.refusing_since = None  # as the form does
     row.save(update_fields=["refusing_since"])
     assert world.permits_grant() == [run.id]
     assert drive(run).output == "hello"
@@ -201,11 +201,11 @@ def test_refusals_lower_the_rate_once_in_a_round_trip_and_answers_raise_it(clock
     for _ in range(40):
         limit.begin(1.0)
     for _ in range(5):
-        world.limit_refuse(limit, now, now, 0.0, 1.0)
+        world.limit_refuse(limit, now, now, 0.0, 1.0, limit.taken_without_refused())
     row = ModelLimit.objects.get()
     learned = row.learned_per_min
     assert row.refused == 5 and 0.8 * 60 * 39 < learned <= 0.9 * 60 * 39 * 2
-    world.limit_refuse(limit, now + timedelta(seconds=2), now + timedelta(seconds=1), 0.0, 1.0)
+    world.limit_refuse(limit, now + timedelta(seconds=2), now + timedelta(seconds=1), 0.0, 1.0, None)
     lower = ModelLimit.objects.get().learned_per_min
     assert 0.4 * learned < lower <= 0.9 * learned
     world.limit_answered(limit, now + timedelta(seconds=3))
@@ -218,7 +218,7 @@ def test_the_time_at_a_limit_is_added_to_an_asks_timeout(clock):
     model = Model("slow/one")
     code(ask, model=model)
     limit = limit_of(model, "")
-    world.limit_refuse(limit, clock.now, clock.now, 600.0, 1.0)
+    world.limit_refuse(limit, clock.now, clock.now, 600.0, 1.0, None)
 
     class Asker:
         id = AgentId("test", "asker")
@@ -266,3 +266,74 @@ def test_only_people_with_the_permission_see_and_set_limits(client, django_user_
     assert (row.at_once, row.paused_by) == (7, "admin")
     assert b"by admin until" in admin_client.get(ROW).content
     assert admin_client.post(f"{ROW}{row.id}/change/", {"at_once": "0"}).status_code == 200
+
+
+def paused(model, clock, seconds):
+    row, _ = ModelLimit.objects.update_or_create(
+        key=limit_of(model).key, defaults={"name": model.name, "paused_until": clock.now + timedelta(seconds=seconds)}
+    )
+    world.limits_refresh()
+    return row
+
+
+def fail(messages, options):
+    raise TransientError("broken", status=500)
+
+
+def test_a_failure_behind_a_model_that_was_passed_over_counts_as_an_attempt(clock):
+    busy, broken = Model("busy"), ScriptedModel([fail] * 9, name="broken")
+    paused(busy, clock, 900)
+    code(ask, model=FallbackModel([busy, broken]))
+    run = drive(make_run())
+    assert (run.status, run.attempts, len(broken.calls)) == (Status.PENDING, 1, 1)
+
+
+def test_a_tool_that_times_out_while_it_waits_gives_its_place_back(clock, limited, monkeypatch):
+    world.patch(monkeypatch, "PROVIDERS_MEMORY_S", 15.0)
+    limited(requests_per_min=60, at_once=5)
+    model = Model("test/slow")
+    paused(model, clock, 10)
+
+    @tool(timeout=0.05)
+    async def summarize(ctx: RunContext) -> str:
+        return (await ctx.llm([USER], model=model)).text
+
+    async def story(ctx, inbox):
+        return (await ctx.tool("summarize")).text
+
+    code(story, tools=[summarize])
+    drive(make_run())
+    assert limit_of(model).open == 0
+
+
+def test_a_permit_is_for_one_lease(clock):
+    model = ScriptedModel([fail, "hello"], name="m")
+    row = paused(model, clock, 30)
+    code(ask, model=model)
+    run = drive(make_run())
+    clock.advance(30)
+    assert world.permits_grant() == [run.id]
+    assert (drive(run).status, run.permits, run.model_limit) == (Status.PENDING, 0, None)
+    assert paused(model, clock, 300) == row
+    clock.advance(60)
+    assert (drive(run).status, len(model.calls)) == (Status.SUSPENDED, 1)
+
+
+def test_a_run_that_another_call_keeps_at_work_makes_its_call_when_the_pause_is_over(clock):
+    model = Model("m")
+    row = paused(model, clock, 2)
+    ModelLimit.objects.filter(id=row.id).update(waiting=5)
+
+    @tool
+    async def work() -> str:
+        clock.advance(60)
+        while not model.calls:
+            await asyncio.sleep(0.01)
+        return "done"
+
+    async def story(ctx, inbox):
+        answers = await asyncio.gather(ctx.llm([USER]), ctx.tool("work"))
+        return answers[0].text
+
+    code(story, model=model, tools=[work])
+    assert drive(make_run()).output == "hello"
