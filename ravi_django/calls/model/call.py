@@ -90,7 +90,7 @@ async def _attempt(
     recorder, path = ctx.recorder, entry.path
     late = await rate_limits.wait(recorder, model, path, ctx.meta.deadline)
     if late is None:
-        await admission.admit(recorder, entry, model, messages, options)
+        await admission.admit(recorder, entry, model, messages, options, requests.begun)
     async with recorder.effect(flushed=flushed):
         await _keep_bodies(recorder, messages, options)
         recorder.stream.progress(AgentStep.THINKING, {"model": model.name, "call": path})
@@ -118,6 +118,7 @@ async def _attempt(
                 if later is not None:
                     raise later from None
                 entry.error = None
+                recorder.stream.progress(AgentStep.THINKING, {"call": path, "refused": True})
                 await admission.free(recorder, path)
                 return None
         except (CancellationError, LeaseLostError, asyncio.CancelledError, SuspendInterrupt):
