@@ -120,6 +120,7 @@ calls.middleware.audit_log: audit_log_write_audit=write_audit
 calls.middleware.response_cache: TIMEOUT_S
 calls.model.admission: RESERVE_TOKENS budgets_estimate=_estimate budgets_forget=forget budgets_largest=_largest
 calls.model.call: prices_errors=setting_errors
+calls.model.streaming: streaming_aload_litellm=aload_litellm
 calls.model.rate_limits: PROVIDERS_MEMORY_S=MEMORY_S providers_forget=forget
 people.site_rules: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
 people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_resolve=resolve

@@ -149,8 +149,8 @@ class Requests:
         return response.model_copy(update={"usage": used.response.usage, "cost": used.response.cost})
 
     async def charge(self, entry: Entry) -> None:
-        """Put the last request on the call's own row if it was answered: a middleware has refused the answer."""
-        if self._open and self._open[-1].response is not None:
+        """Put the last request of a call that has failed on the call's own row."""
+        if self._open and self._open[-1].is_sent:
             entry.usage, entry.cost = await self._open.pop().used()
 
     async def note(self, recorder: Recorder, path: str) -> None:
