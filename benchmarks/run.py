@@ -48,6 +48,7 @@ class Plan:
     events: tuple[int, int, int]  # through the bus; one after another; runs with and without one
     feeds: int  # polled by one process
     pages: tuple[int, int]  # rows of a journal; runs behind a dashboard
+    bill: tuple[int, int, int, int, int]  # requests; of these stopped, cut, left for a fallback, lost with a worker
 
 
 FULL = Plan(
@@ -70,6 +71,7 @@ FULL = Plan(
     events=(50_000, 200, 30),
     feeds=1_000,
     pages=(5_000, 1_000_000),
+    bill=(2_000, 400, 200, 200, 100),
 )
 QUICK = Plan(
     repetitions={3: 2, 6: 2},
@@ -91,6 +93,7 @@ QUICK = Plan(
     events=(1000, 5, 3),
     feeds=60,
     pages=(50, 1_000),
+    bill=(100, 20, 10, 10, 5),
 )
 
 
@@ -190,6 +193,12 @@ def pages(stack: Stack, plan: Plan) -> Iterable[Figure]:
     return pages.measure(stack, *plan.pages)
 
 
+def bill(stack: Stack, plan: Plan) -> Iterable[Figure]:
+    from benchmarks import bill
+
+    return bill.measure(stack, bill.Size(*plan.bill))
+
+
 def social(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import social
 
@@ -223,6 +232,7 @@ BENCHMARKS: dict[str, Callable[[Stack, Plan], Iterable[Figure]]] = {
     "events": events,
     "sources": sources,
     "pages": pages,
+    "bill": bill,
 }
 
 
