@@ -2,6 +2,7 @@
 answer."""
 
 import asyncio
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from django.test import Client
 from ravi_django import ReActAgent, register
 from ravi_django.calls.llm import FallbackModel, LLMFactory
 from ravi_django.kernel import ChatMessage, RetryPolicy
-from ravi_django.models import JournalEntry, Run, Status
+from ravi_django.models import DailyBudget, JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel
 from tests.support import world
 from tests.support.budgets import balances, spent
@@ -33,9 +34,9 @@ WROTE = 41  # tokens of TEXT
 HANGS = [line for _ in range(400) for line in (0.05, b":\n\n")]  # until its client leaves
 
 
-def model(provider: Provider, name: str = "openai/m", **options: Any) -> Any:
+def model(provider: Provider, name: str = "openai/m", prices: Any = PRICES, **options: Any) -> Any:
     api_base = provider.url if name.startswith("anthropic") else f"{provider.url}/v1"
-    return LLMFactory(name, "any-key", api_base=api_base, prices=PRICES, **options).build()
+    return LLMFactory(name, "any-key", api_base=api_base, prices=prices, **options).build()
 
 
 async def ask(ctx: Any, inbox: Any) -> str:
@@ -60,13 +61,17 @@ def stopped_after(text: str, model: Any, **options: Any) -> Run:
 
     async def stop() -> Run:
         async with world.Runtime() as rt:
-            run = await rt.submit("react/teller", "Tell me a story.", user=user, **options)
-            async for piece in rt.events(run):
-                if getattr(piece, "text", "").endswith(text):
-                    await rt.cancel(run)
-            return await Run.objects.aget(id=run)
+            return await stop_one(rt, text, user=user, **options)
 
     return asyncio.run(stop())
+
+
+async def stop_one(rt: Any, text: str, **options: Any) -> Run:
+    run = await rt.submit("react/teller", "Tell me a story.", **options)
+    async for piece in rt.events(run):
+        if getattr(piece, "text", "").endswith(text):
+            await rt.cancel(run)
+    return await Run.objects.aget(id=run)
 
 
 def test_a_stopped_answer_costs_its_input_and_what_was_streamed():
@@ -192,3 +197,22 @@ def test_each_empty_answer_that_a_fallback_replaces_is_paid():
         code(ask, model=FallbackModel([model(empty), model(empty, "openai/n"), model(other)]))
         drive(make_run())
     assert paid() == [("empty", "openai/m", 10, 5, False), ("empty", "openai/n", 10, 5, False)]
+
+
+def test_a_daily_budget_ends_answers_that_are_stopped_shortly_before_their_end():
+    user = User.objects.create_user("ada")
+    DailyBudget.objects.create(owner=user, max_cost_usd=Decimal("0.01"))
+    prices = {"input_cost_per_token": 0.0, "output_cost_per_token": 2e-5}  # an answer: 0.08 cents
+    ended: list[Run] = []
+    with Provider([chunk({"content": TEXT}), *HANGS]) as provider:
+        priced = model(provider, prices=prices)
+
+        async def stop_all() -> None:
+            async with world.Runtime() as rt:
+                while len(ended) < 50 and all(run.status == Status.CANCELLED for run in ended):
+                    ended.append(await stop_one(rt, "dog. ", user=user))
+
+        register(ReActAgent("teller", model=priced, system_instructions=""), access="authenticated", replace=True)
+        asyncio.run(stop_all())
+    assert (len(ended), len(provider.requests), ended[-1].error["type"]) == (14, 13, "BudgetExhaustedError")
+    assert sum(run.cost for run in ended) == Decimal("0.01066")

@@ -12,7 +12,7 @@ from ravi_django.models import JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel
 from tests.support import world
 from tests.support.budgets import balances, lost, spent
-from tests.support.providers import Provider, chunk, says
+from tests.support.providers import Document, Provider, chunk, says
 from tests.support.runs import code, drive, leased, make_run, take_over
 from tests.support.world import aload_litellm
 
@@ -88,3 +88,20 @@ def test_a_run_that_nobody_can_drive_pays_too(clock):
     Run.objects.filter(id=run.id).update(crashes=conf.MAX_ATTEMPTS)
     run = take_over(clock, run)
     assert (run.status, lost(run), spent(run)[2]) == (Status.BLOCKED, 1, 1)
+
+
+def test_a_request_whose_row_is_written_is_not_lost(clock):
+    async def twice(ctx: Any, inbox: Any) -> str:
+        return await ask(ctx, inbox) + await ask(ctx, inbox)
+
+    with Provider(says(TEXT)) as provider:
+        code(twice, model=model(provider))
+        run = take_over(clock, drive(make_run(), dies=2))
+    assert (run.status, len(provider.requests), len(paid())) == (Status.COMPLETED, 3, 1)
+
+
+def test_a_refused_request_before_a_lost_one_costs_nothing(clock):
+    with Provider(Document({"error": {"message": "no"}}, 503)) as busy, Provider(says(TEXT)) as other:
+        code(ask, model=FallbackModel([model(busy), model(other, "openai/second")]))
+        take_over(clock, drive(make_run(), dies=1))
+    assert paid() == [("openai/second", "lost", WROTE)]
