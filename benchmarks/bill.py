@@ -8,6 +8,7 @@ import asyncio
 import os
 import random
 import signal
+import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
@@ -220,12 +221,16 @@ def figures(stories: list[Story]) -> Iterator[Figure]:
     rows = JournalEntry.objects.filter(run__in=[one.run for one in stories], input_tokens__isnull=False)
     for row in rows.filter(kind__in=("llm.call", "llm.paid")).order_by("run_id", "seq"):
         by_run[str(row.run_id)].append(row)
-    missing = twice = 0
+    missing = twice = unseen = 0
     ours, theirs = Counter[bool](), Counter[bool]()
     for story in stories:
         found, served = by_run[story.run], [one for one in story.served if one.words]
+        if extra := max(0, len(found) - len(story.served)):
+            print(f"more rows than requests: {story}, {[_about(row) for row in found]}", file=sys.stderr)
+            silent = [row for row in found if not row.output_tokens][:extra]  # sent over a connection that was closed
+            found = [row for row in found if row not in silent]
+            twice, unseen = twice + extra - len(silent), unseen + len(silent)
         missing += max(0, len(served) - len(found))
-        twice += max(0, len(found) - len(story.served))
         for row, one in zip(found, served, strict=False):
             is_estimated = bool((row.result or {}).get("estimated"))
             ours[is_estimated] += row.input_tokens + row.output_tokens
@@ -235,9 +240,15 @@ def figures(stories: list[Story]) -> Iterator[Figure]:
     yield Figure("bill_requests", None, total, "requests")
     yield Figure("bill_missing", None, missing, "requests")
     yield Figure("bill_twice", None, twice, "requests")
+    yield Figure("bill_unseen", None, unseen, "requests")
     for reason in ("stopped", "cut", "fallback", "lost"):
         yield Figure(f"bill_{reason}", None, reasons[reason], "requests")
     for is_estimated, name in ((False, "reported"), (True, "estimated")):
         off = 100 * (ours[is_estimated] / theirs[is_estimated] - 1) if theirs[is_estimated] else 0.0
         yield Figure(f"bill_{name}_off", None, off, "%")
     yield Figure("bill_off", None, 100 * (sum(ours.values()) / sum(theirs.values()) - 1), "%")
+
+
+def _about(row: Any) -> str:
+    reason = (row.result or {}).get("reason", row.error)
+    return f"{row.path} {row.kind} {reason} {row.input_tokens} + {row.output_tokens}"
