@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 from ravi_django.agents.memory.compaction.tokens import TokenCounter
@@ -24,7 +25,7 @@ from ravi_django.engine.journal.append import append
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.lease.recorder import Recorder
-from ravi_django.kernel import ChatModel, Usage
+from ravi_django.kernel import ChatModel, InvalidInputError, Usage
 from ravi_django.live.streams.buffer import get_buffer
 from ravi_django.models import JournalEntry, Reservation
 from ravi_django.runs.budgets import accounts, ledger
@@ -159,8 +160,9 @@ def _begins(frame: dict[str, Any], since: int) -> bool:
 def _read(frame: dict[str, Any], marks: dict[tuple[str, int], list[Lost]], since: int) -> None:
     content = frame.get("content")
     if frame["type"] in ("text.delta", "reasoning.delta"):
-        ones = marks.get((frame["call"], int(frame["attempt"].partition(".")[0])), [])
-        _add(ones, frame["text"], frame["ts"])
+        epoch, _, restarts = frame["attempt"].partition(".")
+        if not restarts or restarts.isdigit():  # else it is no model's text
+            _add(marks.get((frame["call"], int(epoch)), []), frame["text"], frame["ts"])
     elif frame["type"] == "progress" and frame["step"] == "thinking" and isinstance(content, dict):
         path = content.get("call", "")
         if REQUEST in content:
@@ -199,5 +201,9 @@ async def _entry(lost: Lost, root: ChatModel | None) -> Entry:
 
 def _model(root: ChatModel | None, name: str) -> Any:
     """The agent's model of this name, else the client that the name alone makes."""
-    inner = None if root is None else named(root, name)
-    return inner or specs.build_model(name)
+    if (inner := None if root is None else named(root, name)) is not None:
+        return inner
+    try:
+        return specs.build_model(name)
+    except InvalidInputError:  # a model of the site's own: tokens are estimated, and the price is the site's
+        return SimpleNamespace(name=name)
