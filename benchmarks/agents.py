@@ -98,4 +98,4 @@ class Holder:
 register(Waiter())
 register(Holder())
 
-from benchmarks import long_conversation, people_agents, social_agents, team_agents  # noqa: E402, F401 - team_agents uses `add`
+from benchmarks import bill_agents, long_conversation, people_agents, social_agents, team_agents  # noqa: E402, F401 - team_agents uses `add`

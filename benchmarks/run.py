@@ -49,6 +49,7 @@ class Plan:
     feeds: int  # polled by one process
     storm: tuple[int, int, int]  # trees at a limited provider; workers; requests a minute that it takes
     pages: tuple[int, int]  # rows of a journal; runs behind a dashboard
+    bill: tuple[int, int, int, int, int]  # requests; of these stopped, cut, left for a fallback, lost with a worker
 
 
 FULL = Plan(
@@ -72,6 +73,7 @@ FULL = Plan(
     feeds=1_000,
     storm=(200, 4, 1_000),
     pages=(5_000, 1_000_000),
+    bill=(2_000, 400, 200, 200, 100),
 )
 QUICK = Plan(
     repetitions={3: 2, 6: 2},
@@ -94,6 +96,7 @@ QUICK = Plan(
     feeds=60,
     storm=(3, 2, 240),
     pages=(50, 1_000),
+    bill=(100, 20, 10, 10, 5),
 )
 
 
@@ -193,6 +196,12 @@ def pages(stack: Stack, plan: Plan) -> Iterable[Figure]:
     return pages.measure(stack, *plan.pages)
 
 
+def bill(stack: Stack, plan: Plan) -> Iterable[Figure]:
+    from benchmarks import bill
+
+    return bill.measure(stack, bill.Size(*plan.bill))
+
+
 def social(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import social
 
@@ -233,6 +242,7 @@ BENCHMARKS: dict[str, Callable[[Stack, Plan], Iterable[Figure]]] = {
     "sources": sources,
     "gate": gate,
     "pages": pages,
+    "bill": bill,
 }
 
 

@@ -90,9 +90,9 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     hint = 'PRICES = {"gpt-4o*": {"input_cost_per_token": 2.5e-06, "output_cost_per_token": 1e-05}}: dollars a token.'
     problems += _each("PRICES", setting_errors(conf.PRICES), hint, "ravi.E007")
     hint = 'UNKNOWN_PRICE = None, "allow", or dollars per million tokens, 0 or more.'
-    problems += _each("UNKNOWN_PRICE", unknown_price_errors(conf.UNKNOWN_PRICE), hint, "ravi.E038")
+    problems += _each("UNKNOWN_PRICE", unknown_price_errors(conf.UNKNOWN_PRICE), hint, "ravi.E040")
     hint = 'MODEL_LIMITS = {"openai/*": {"requests_per_min": 500, "tokens_per_min": 200_000, "at_once": 50}}.'
-    problems += _each("MODEL_LIMITS", errors_of_limits(conf.MODEL_LIMITS), hint, "ravi.E040")
+    problems += _each("MODEL_LIMITS", errors_of_limits(conf.MODEL_LIMITS), hint, "ravi.E041")
     hint = 'MODELS = ["openai/gpt-4o*", "ollama/llama3"]: names and patterns; None allows models of known hosts.'
     problems += _each("MODELS", errors_of_models(conf.MODELS), hint, "ravi.E037")
     hint = 'DAILY_BUDGETS = {"user": {"max_tokens": 1000000}, "tenant": {"max_cost_usd": 50, "max_turns": 10000}}.'

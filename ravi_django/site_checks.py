@@ -20,16 +20,18 @@ from django.urls import Resolver404, get_resolver, resolve
 from ravi_django import access
 from ravi_django.agents.react.approval import ApprovalGate
 from ravi_django.agents.tools.approvers import approvers_of, refuse_owner
+from ravi_django.calls.llm import pricing
 from ravi_django.calls.llm.loading import LAST_TESTED
 from ravi_django.conf import DEFAULTS, conf
-from ravi_django.kernel import InvalidInputError, Risk, Tool
+from ravi_django.kernel import InvalidInputError, Risk, Tool, UnpricedModelError
 from ravi_django.kernel.people import Addressees
 from ravi_django.people import site_rules
 from ravi_django.runs.catalog import agent_models, registry
 
 MODEL_IDS = {"UnknownModelError": "ravi.I002", "MissingKeyError": "ravi.I003"}
 _CHECK = ["check"]  # the command that prints notes: others, such as ravi_run, are not interrupted by them
-NOTES = (*MODEL_IDS.values(), "ravi.I004", "ravi.I005")  # the doctor looks at the models and workers themselves
+# The doctor looks at the models and workers themselves.
+NOTES = (*MODEL_IDS.values(), "ravi.I004", "ravi.I005", "ravi.W016")
 
 
 @register("ravi")
@@ -143,11 +145,17 @@ def check_models(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     if sys.argv[1:2] != _CHECK or conf.ENGINE == "manual":  # tests call no model
         return []
     problems: list[CheckMessage] = []
+    unpriced: list[str] = []
     for model, fault, agents in agent_models.used(agent_models.in_code()):
+        if fault is None and pricing.unpriced(model):
+            unpriced.append(f"{model.name} ({', '.join(sorted(agents))})")
         doubt = getattr(model, "doubt", str)()
         for text, id in ((fault, MODEL_IDS[fault.error] if fault else ""), (doubt, "ravi.I005")):
             if text:
                 problems.append(Info(f"{text} ({', '.join(agents)})", id=id))
+    if unpriced:
+        text = f"Models without a price, which a budget in dollars refuses: {', '.join(unpriced)}."
+        problems.append(Warning(text, hint=f"{UnpricedModelError.WAYS}.", id="ravi.W016"))
     return problems
 
 

@@ -104,12 +104,12 @@ class UnpricedModelError(InvalidInputError):
     """A budget in dollars, and a model whose calls have no known cost; `model` is its name."""
 
     code = "unpriced_model"
+    WAYS = 'prices= of the model, RAVI["PRICES"], or RAVI["UNKNOWN_PRICE"] (dollars per million tokens, or "allow")'
 
     def __init__(self, model: str) -> None:
         self.model = model
         super().__init__(
-            f"the budget is in dollars, and the model {model!r} has no price. Give it one: prices= of the model, "
-            'RAVI["PRICES"], or RAVI["UNKNOWN_PRICE"] (dollars per million tokens, or "allow")',
+            f"the budget is in dollars, and the model {model!r} has no price. Give it one: {self.WAYS}",
             field="budget",
         )
 

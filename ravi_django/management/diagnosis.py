@@ -22,6 +22,7 @@ from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection, is_shared
 from ravi_django.engine.db import clock
 from ravi_django.engine.db.connections import own_settings
+from ravi_django.kernel import UnpricedModelError
 from ravi_django.live.streams.buffer import get_buffer
 from ravi_django.live.streams.valkey import ValkeyBuffer
 from ravi_django.models import Erasure, ModelLimit, Run, Schedule, Status, WorkerProcess
@@ -239,7 +240,6 @@ def models() -> Iterator[Finding]:
     is_migrated = has_table(WorkerProcess)
     keys = list(workers.alive().values_list("keys", flat=True)) if is_migrated else []
     models = [*agent_models.in_code(), *(agent_models.in_rows() if is_migrated else ())]
-    has_dollars = "max_cost_usd" in str(conf.DAILY_BUDGETS)
     for model, fault, addresses in agent_models.used(models, keys or (None,)):
         of = ", ".join(sorted(addresses)[:LISTED]) + (", …" if len(addresses) > LISTED else "")
         if fault is not None:
@@ -251,9 +251,9 @@ def models() -> Iterator[Finding]:
         if doubt := getattr(model, "doubt", str)():
             what, _, near = doubt.partition(". ")
             yield Finding("warning", f"model: {what}: {of}", f"{near} Else add its price to RAVI['PRICES']".strip())
-        if has_dollars and not is_priced:
-            what = f"model: {model.name} has no price, so its calls fail under RAVI['DAILY_BUDGETS'] in dollars: {of}"
-            yield Finding("warning", what, "add it to RAVI['PRICES'], or set RAVI['UNKNOWN_PRICE']")
+        if not is_priced:
+            what = f"model: {model.name} has no price, so a budget in dollars refuses it: {of}"
+            yield Finding("warning", what, UnpricedModelError.WAYS)
 
 
 def model_limits() -> Iterator[Finding]:

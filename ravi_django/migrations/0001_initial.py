@@ -727,6 +727,9 @@ class Migration(migrations.Migration):
                 ('accounts', models.JSONField(default=list, help_text='Keys of the accounts that hold it')),
                 ('tokens', models.BigIntegerField(default=0)),
                 ('cost', models.DecimalField(decimal_places=8, default=0, max_digits=16)),
+                ('model', models.CharField(default='', max_length=200)),
+                ('request', models.CharField(default='', help_text='Epoch of the lease, dot, number in the call', max_length=40)),
+                ('input_tokens', models.BigIntegerField(default=0)),
                 ('run', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='reservations', to='ravi.run')),
             ],
             options={

@@ -31,8 +31,8 @@ class BudgetAccount(models.Model):
 
 
 class Reservation(models.Model):
-    """The most that an open model call may use. A takeover finds it by its path and uses it. The call's row settles it,
-    and the end of its run frees the rest."""
+    """The most that an open model call may use. The call's row settles it, and the end of its lease frees the rest. A
+    takeover finds by it the requests that were lost with a killed worker."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="reservations", db_index=False)
     generation = models.IntegerField(default=0)
@@ -40,6 +40,9 @@ class Reservation(models.Model):
     accounts = models.JSONField(default=list, help_text="Keys of the accounts that hold it")
     tokens = models.BigIntegerField(default=0)
     cost = models.DecimalField(max_digits=16, decimal_places=8, default=0)
+    model = models.CharField(max_length=200, default="")
+    request = models.CharField(max_length=40, default="", help_text="Epoch of the lease, dot, number in the call")
+    input_tokens = models.BigIntegerField(default=0)
 
     class Meta:
         constraints = [

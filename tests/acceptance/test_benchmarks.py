@@ -48,6 +48,22 @@ def test_quick_bench_prints_a_table_and_writes_its_figures(tmp_path: Path) -> No
     assert [key for key, value in shown.items() if not math.isfinite(float(value))] == []  # a difference may be below 0
 
 
+@pytest.mark.gate
+@pytest.mark.timeout(600)
+def test_the_bill_is_the_providers(tmp_path: Path) -> None:
+    """Of 100 requests: 20 stops, 10 cuts, 10 fallbacks, and 5 workers that are killed in the middle of an answer."""
+    out = tmp_path / "out.json"
+
+    command = ["-m", "tests.support.forked_bench", "--quick", "--only", "bill", "--out", str(out)]
+    done = forks.run(command, capture_output=True, text=True, timeout=seconds(590))
+
+    assert done.returncode == 0, done.stderr
+    bill = {figure["name"].removeprefix("bill_"): figure["value"] for figure in json.loads(out.read_text())}
+    assert (bill["missing"], bill["twice"]) == (0, 0), bill
+    assert bill["requests"] > 100 and all(bill[name] for name in ("stopped", "cut", "fallback", "lost")), bill
+    assert abs(bill["reported_off"]) < 1 and abs(bill["estimated_off"]) < 5, bill
+
+
 def test_a_benchmark_that_does_not_exist_is_a_fault() -> None:
     done = forks.run(["-m", "benchmarks.run", "--only", "nothing"], capture_output=True, text=True, timeout=BOUND_S)
 

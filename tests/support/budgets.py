@@ -47,3 +47,8 @@ def balances(root: Run) -> bool:
     """To the token; and nothing is reserved once nobody leases a run of the tree."""
     held = Reservation.objects.filter(Q(run=root) | Q(run__root=root)).exists()
     return spent(root) == recorded(root) and reserved(root) == (0, Decimal(0), 0) and not held
+
+
+def lost(root: Run) -> int:
+    """How many requests were lost with a worker."""
+    return JournalEntry.objects.filter(Q(run=root) | Q(run__root=root), kind="llm.paid", result__reason="lost").count()

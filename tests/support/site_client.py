@@ -12,12 +12,12 @@ from typing import Any
 import django
 
 
-def submit(text: str, agent: str, hint: str | None = None) -> dict[str, Any]:
+def submit(text: str, agent: str, hint: str | None = None, **options: Any) -> dict[str, Any]:
     """Start a run. The hint goes to the queue `hint`, nowhere when that is empty, else to whichever worker comes."""
     from tests.support.world import submit_once
 
     send = None if hint is None else _sender(hint)
-    run, _ = submit_once(agent, text, send=send)
+    run, _ = submit_once(agent, text, send=send, **options)
     return {"id": str(run.id)}
 
 

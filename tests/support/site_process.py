@@ -216,11 +216,12 @@ class Site:
     def submit(self, about: Conversation) -> str:
         return str(self.client.ask("submit", text=about.text, agent=AGENT)["id"])
 
-    def submit_to(self, worker: Worker, about: Conversation) -> str:
+    def submit_to(self, worker: Worker, about: Conversation, **options: Any) -> str:
         """A run that `worker` leases. Where another one found it first, that one finishes it and the next try is a
         new conversation."""
         for _ in range(5):
-            run_id = str(self.client.ask("submit", text=about.text, agent=AGENT, hint=worker.name)["id"])
+            asked = {"text": about.text, "agent": AGENT, "hint": worker.name, **options}
+            run_id = str(self.client.ask("submit", **asked)["id"])
             self._wait_leased(run_id)
             if worker.drives(self.owner(run_id)):
                 return run_id

@@ -124,6 +124,7 @@ calls.model.model_limits: providers_forget=forget limit_of_model=of limits_refre
     limit_answered=answered
 calls.model.permits: permits_grant=grant permits_recount=recount
 calls.model.provider_waits: PROVIDERS_MEMORY_S=MEMORY_S
+calls.model.streaming: streaming_aload_litellm=aload_litellm
 people.site_rules: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
 people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_resolve=resolve
 people.sticky: decisions_decided=decided decisions_told=as_decision

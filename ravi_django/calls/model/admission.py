@@ -44,15 +44,21 @@ _largest: dict[str, tuple[int, Decimal]] = {}  # by model: the most output token
 
 
 async def admit(
-    recorder: Recorder, entry: Entry, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
+    recorder: Recorder,
+    entry: Entry,
+    model: ChatModel,
+    messages: Sequence[ChatMessage],
+    options: GenerationOptions,
+    number: int,
 ) -> None:
-    """Reserve the most that the call of this entry may use. Waits while other calls may give back enough.
+    """Reserve the most that the call of this entry may use: its request of this number is next. Waits while other calls
+    may give back enough.
 
     Raises BudgetExhaustedError, recorded. With `when_exhausted` "ask" a person is asked first, while the run suspends.
     """
     if not accounts.accounts_of(recorder.lease.run):
         return
-    amount = await _estimate(model, messages, options)
+    amount = await _estimate(model, messages, options, f"{recorder.lease.epoch}.{number}")
     pause = FIRST_PAUSE_S
     while True:
         seen = recorder.state.wake_state.wake_seq
@@ -129,7 +135,9 @@ async def _free(recorder: Recorder, path: str) -> None:
 # --------------------------------------------------------------------------------------------------- how much
 
 
-async def _estimate(model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions) -> Amount:
+async def _estimate(
+    model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions, request: str = ""
+) -> Amount:
     """The input tokens, as compaction counts them, plus the most output tokens; and the most that they cost."""
     seen = _largest.get(model.name)
     tokens_in = await TokenCounter(model).total(messages)
@@ -137,7 +145,8 @@ async def _estimate(model: ChatModel, messages: Sequence[ChatMessage], options: 
     usage = Usage(input_tokens=tokens_in, output_tokens=tokens_out)
     prices = map(pricing.prices_of, getattr(model, "models", (model,)))
     costs = [accounts.dollars(pricing.cost_by(one, usage)) for one in prices if one is not None]
-    return Amount(tokens_in + tokens_out, max([*costs, seen[1] if seen else Decimal(0)]))
+    most = max([*costs, seen[1] if seen else Decimal(0)])
+    return Amount(tokens_in + tokens_out, most, model.name, request, tokens_in)
 
 
 def learn(recorder: Recorder, entry: Entry) -> None:

@@ -37,6 +37,7 @@ class Request:
 
     model: ChatModel
     messages: Sequence[ChatMessage]
+    number: int = 0  # in its call and lease
     begun: float = field(default_factory=time.monotonic)
     ended: float | None = None
     texts: list[str] = field(default_factory=list)  # that were streamed
@@ -79,37 +80,49 @@ class Request:
         """Usage that came before the end of the answer counts for the input."""
         counter, early = TokenCounter(self.model), self.reported and self.reported.usage
         read = (early and early.input_tokens) or await counter.total(self.messages)
-        text, wrote = "".join(self.texts), 0
-        if text:  # beside one token, so that the tokens of a message itself do not count
-            whole, one = (ChatMessage.of("assistant", content) for content in (text, "."))
-            wrote = await counter.total([whole]) - await counter.total([one]) + 1
         cached = early.cached_tokens if early else 0
-        return Usage(input_tokens=read, cached_tokens=cached, output_tokens=max(0, wrote), estimated=True)
+        wrote = await tokens_of(self.model, "".join(self.texts))
+        return Usage(input_tokens=read, cached_tokens=cached, output_tokens=wrote, estimated=True)
 
     def _cost(self, usage: Usage) -> float | None:
         prices = pricing.prices_of(self.model, self.response.model if self.response else "")
         return None if prices is None else pricing.cost_by(prices, usage)
 
 
+async def tokens_of(model: ChatModel, text: str) -> int:
+    """The tokens of an answer."""
+    if not text:
+        return 0
+    # Beside one token, so that the tokens of a message itself do not count.
+    counter, (whole, one) = TokenCounter(model), (ChatMessage.of("assistant", content) for content in (text, "."))
+    return max(0, await counter.total([whole]) - await counter.total([one]) + 1)
+
+
 class Requests:
     """The requests of one call whose usage is not on a row yet."""
 
     def __init__(self) -> None:
+        self.begun = 0  # requests of this call and lease
         self._open: list[Request] = []
         self._root: Any = None
-        self._noted = 0  # rows of this lease
 
-    def begin(self, model: ChatModel, messages: Sequence[ChatMessage]) -> None:
+    def begin(self, model: ChatModel, messages: Sequence[ChatMessage]) -> Request:
         self._root = model
-        self._open.append(Request(_named(model, model.name), messages))
+        return self._begin(named(model, model.name), messages)
 
-    def take(self, event: ModelEvent) -> None:
+    def _begin(self, model: ChatModel, messages: Sequence[ChatMessage]) -> Request:
+        self._open.append(Request(model, messages, self.begun))
+        self.begun += 1
+        return self._open[-1]
+
+    def take(self, event: ModelEvent) -> Request | None:
+        """Returns the request that begins with this event, if one does."""
         last = self._open[-1]
         if not isinstance(event, StreamRestart):
             last.take(event)
-            return
+            return None
         last.end("empty" if event.error_type == "EmptyResponse" else "fallback")
-        self._open.append(Request(_named(self._root, event.model), last.messages))
+        return self._begin(named(self._root, event.model), last.messages)
 
     def end(self, error: BaseException) -> None:
         """The last request has ended with this error, unless it was answered or not begun."""
@@ -136,8 +149,8 @@ class Requests:
         return response.model_copy(update={"usage": used.response.usage, "cost": used.response.cost})
 
     async def charge(self, entry: Entry) -> None:
-        """Put the last request on the call's own row if it was answered: a middleware has refused the answer."""
-        if self._open and self._open[-1].response is not None:
+        """Put the last request of a call that has failed on the call's own row."""
+        if self._open and self._open[-1].is_sent:
             entry.usage, entry.cost = await self._open.pop().used()
 
     async def note(self, recorder: Recorder, path: str) -> None:
@@ -145,15 +158,14 @@ class Requests:
         requests, self._open = [request for request in self._open if request.is_sent], []
         for request in requests:
             usage, cost = await request.used()
-            entry = Entry(PAID, f"@paid.{path}#{recorder.lease.epoch}.{self._noted}", request.model.name)
+            entry = Entry(PAID, f"@paid.{path}#{recorder.lease.epoch}.{request.number}", request.model.name)
             entry.usage, entry.cost = usage, cost
             entry.result = {"estimated": usage.estimated, "reason": request.reason}
             entry.elapsed_s = (request.ended or time.monotonic()) - request.begun
             recorder.record_with_next_once(entry)
-            self._noted += 1
 
 
-def _named(model: Any, name: str) -> Any:
+def named(model: Any, name: str) -> Any:
     """The model with this name among those of a fallback list."""
-    inner = [one for part in getattr(model, "models", ()) if (one := _named(part, name)) is not None]
+    inner = [one for part in getattr(model, "models", ()) if (one := named(part, name)) is not None]
     return inner[0] if inner else model if model.name == name else None

@@ -100,7 +100,7 @@ async def _attempt(
     refused the call, and the run may wait for it."""
     recorder, path = ctx.recorder, entry.path
     if late is None:
-        await admission.admit(recorder, entry, model, messages, options)
+        await admission.admit(recorder, entry, model, messages, options, requests.begun)
     async with recorder.effect(flushed=flushed):
         await _keep_bodies(recorder, messages, options)
         recorder.stream.progress(AgentStep.THINKING, {"model": model.name, "call": path})
@@ -127,6 +127,7 @@ async def _attempt(
                 if later is not None:
                     raise later from None
                 entry.error = None
+                recorder.stream.progress(AgentStep.THINKING, {"call": path, "refused": True})
                 await admission.free(recorder, path)
                 return None
         except (CancellationError, LeaseLostError, asyncio.CancelledError, SuspendInterrupt):

@@ -11,7 +11,7 @@ from ravi_django.agents.current import _task_shown
 from ravi_django.bytes_budget import process_bytes
 from ravi_django.calls.llm import fallback
 from ravi_django.calls.llm.loading import aload_litellm
-from ravi_django.calls.model import admission, provider_waits
+from ravi_django.calls.model import admission, lost, provider_waits
 from ravi_django.calls.model.bill import Requests
 from ravi_django.conf import conf
 from ravi_django.engine.lease.recorder import Recorder
@@ -71,7 +71,7 @@ async def stream(
     async with process_bytes.holding(call.held(sum([message.size for message in messages]))):
         while True:  # without the media that the model refuses: each later message would fail too
             try:
-                response = await _streamed(ctx, model, call, options, live, moved, requests)
+                response = await _streamed(ctx, model, call, options, live, moved, requests, path)
                 break
             except ModelError as error:
                 refusal, smaller = refusal or error, media.without_refused(call, error)
@@ -101,6 +101,7 @@ async def _streamed(
     live: _LiveOutput | None,
     moved: list[dict[str, Any]],
     requests: Requests,
+    path: str,
 ) -> ModelResponse:
     response: ModelResponse | None = None
     silence, total = _limits()
@@ -111,9 +112,10 @@ async def _streamed(
             messages = call.messages
             if call.files:  # read only here: digests and the journal have the ids
                 messages = await ctx.recorder.run_sync(media.load, call, ctx.recorder.lease.run)
-            requests.begin(model, call.messages)
+            mark = lost.mark(ctx.recorder, path, requests.begin(model, call.messages))
             async for event in model.stream(messages, options, ctx.meta):
-                requests.take(event)
+                await lost.sent(mark)
+                mark = lost.mark(ctx.recorder, path, requests.take(event))
                 if isinstance(event, ModelResponse):
                     response = event
                 elif isinstance(event, StreamRestart):

@@ -8,6 +8,7 @@ from typing import Any
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.kernel import AgentStep
 from ravi_django.live.streams import frames
+from ravi_django.live.streams.buffer import stream_url
 from ravi_django.live.streams.frames import Frame, Source
 from ravi_django.live.streams.publisher import Publisher
 from ravi_django.models import Run
@@ -39,6 +40,13 @@ class LeaseStream:
         frame = frames.progress(self.source, step, content)
         frame.data |= marks
         self._send(frame)
+
+    async def mark(self, content: Any, wait_s: float) -> None:
+        """Stream at once, before frames that are held back, that a request to a model begins. Where the buffer is
+        Valkey, wait until it has the frame, for at most `wait_s` seconds."""
+        self.publisher.emit(frames.progress(self.source, AgentStep.THINKING, content))
+        if stream_url() is not None:
+            await self.publisher.sent(self.source.tree, wait_s)
 
     def _send(self, frame: Frame) -> None:
         if self._held:

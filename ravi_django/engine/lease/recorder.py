@@ -297,7 +297,8 @@ class Recorder:
             log.exception("run %s: could not record", self.lease.run_id, extra={"action": "append.failed"})
             lost = LeaseLostError if may_pass(error) else NotRecorded
             raise lost(self.lease.run_id, self.lease.epoch) from error
-        self.state.count_attempts(0)
+        if any(not entry.path.startswith("@") for entry in entries):
+            self.state.count_attempts(0)
         self.stream.published(entries, first)
         if self.lease.run.crashes and any(entry.is_effect for entry in entries):
             self.progressed.set()
@@ -364,7 +365,6 @@ class Recorder:
         return NewTurn(session_id, agent, message, held, shared, seen)
 
     def record_with_next(self, entry: Entry) -> None:
-        """Write a row with the next commit."""
         self.pending.append(entry)
 
     def record_with_next_once(self, entry: Entry) -> None:
@@ -372,6 +372,11 @@ class Recorder:
         if entry.path not in self.state.noted:
             self.state.noted.add(entry.path)
             self.pending.append(entry)
+
+    async def record_pending(self) -> None:
+        """Commit the pending rows now."""
+        self._flush()
+        await self.flush()
 
     def record_drift(self, path: str, changed: list[str]) -> None:
         self.record_with_next_once(Entry(kind="replay.drift", path=f"@drift.{path}", result={"changed": changed}))

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django.db import DataError
 
+from ravi_django.calls.model import lost
 from ravi_django.calls.tools.tool_threads import ToolThreads
 from ravi_django.conf import conf
 from ravi_django.engine.db.threads import DatabaseThreads, may_pass
@@ -95,17 +96,23 @@ class Driver:
         self._suspect: UUID | None = None  # the one run driven here that has crashed twice in a row
 
     async def _drive_lease(self, lease: Lease) -> None:
-        run, is_second, ending = lease.run, False, None
+        run, is_second, ending, unpaid = lease.run, False, None, list[Entry]()
         quarantine: asyncio.Task[None] | None = None
         if run.crashes >= SUSPECT:
             is_second = self._suspect is not None  # two were claimed at once
             self._suspect = self._suspect or run.id
         try:
+            unpaid = await self._lost(lease)
             # A run without a slot is claimed only if its worker died before it released it.
             if is_second or run.awaits_slot:
+                await self._write_lost(lease, unpaid)
                 await self.database.call(settle.give_back, lease)
                 return
             agent, active, batches = await self._prepare(lease)
+            if unpaid:  # before the next request, which may be lost too
+                active.recorder.pending += unpaid
+                unpaid = []
+                await active.recorder.record_pending()
             quarantine = self._watch_quarantine(active)
             outcome = await self._run(agent, active, batches)
             ending = await self._finish(active, outcome)
@@ -114,6 +121,7 @@ class Driver:
             if isinstance(error, NotRecorded):
                 await self._let_expire(lease)
         except settle.NotDrivable as error:
+            await self._write_lost(lease, unpaid)
             await self._release_undrivable(lease, error)
         except Exception as error:
             log.exception("run %s: could not be driven", lease.run_id, extra={"action": "lease.failed"})
@@ -170,6 +178,19 @@ class Driver:
         active = self.active.get(lease.run_id)
         if active is not None and active.lease is lease:
             del self.active[lease.run_id]
+
+    async def _lost(self, lease: Lease) -> list[Entry]:
+        """The rows of the model requests that were lost with the former worker."""
+        if lease.expired_at is None:
+            return []
+        agent = None
+        with suppress(settle.NotDrivable):
+            agent = await self._agent_of(lease)
+        return await lost.entries(self.database, lease, getattr(agent, "model", None))
+
+    async def _write_lost(self, lease: Lease, unpaid: list[Entry]) -> None:
+        if unpaid:
+            await self.database.call(lost.write, lease, unpaid)
 
     async def _prepare(self, lease: Lease) -> tuple[Agent, Active, MessageBatches]:
         """Find the agent, read journal and inbox, and register the run in `active`."""

@@ -71,6 +71,9 @@ class EventBuffer(Protocol):
         """Frames with a number above `after`, in order; None when the buffer does not have the tree as a whole. The
         server sends at most `room` bytes of frames, but always one frame."""
 
+    def newest(self, tree: str, before: int | None, limit: int) -> list[dict[str, Any]]:
+        """The last frames, of those with a number below `before`; the newest first."""
+
     def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
         """The first frames of each tree, in one round trip; none when the buffer does not have it."""
 
@@ -207,6 +210,11 @@ class DatabaseBuffer:
         if room is not None:
             sizes = rows.values_list(Bytes("body"), flat=True)[:limit]
             limit = max(1, sum(total <= room for total in accumulate(sizes)))
+        return [{"seq": seq, **body} for seq, body in rows.values_list("seq", "body")[:limit]]
+
+    def newest(self, tree: str, before: int | None, limit: int) -> list[dict[str, Any]]:
+        rows = StreamFrame.objects.filter(tree_id=UUID(tree)).order_by("-seq")
+        rows = rows if before is None else rows.filter(seq__lt=before)
         return [{"seq": seq, **body} for seq, body in rows.values_list("seq", "body")[:limit]]
 
     def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:

@@ -160,6 +160,10 @@ class ValkeyBuffer:
         there, rows = pipe.execute()
         return _frames(rows) if there == 3 else None
 
+    def newest(self, tree: str, before: int | None, limit: int) -> list[dict[str, Any]]:
+        last = "+" if before is None else f"({before}-0"
+        return _frames(self._client.xrevrange(_keys(tree)[1], max=last, count=limit))
+
     def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
         pipe = self._client.pipeline(transaction=False)
         for tree in trees:

@@ -4,7 +4,8 @@ A call is admitted when every account has room for it besides the spent and rese
 when an account has something left and nothing reserved. So a budget is overspent by at most one call, as long as the
 other calls stay within their reservations.
 
-Only a leased run holds reservations: the end of a lease frees them, and a takeover finds those of a dead worker.
+Only a leased run holds reservations: the end of a lease frees them. Those of a dead worker name the requests that were
+lost with it: the takeover writes their rows, which settle them.
 Accounts are locked last in every transaction, after runs and sessions, in the order of their keys. On PostgreSQL the
 statements are our own: with the ORM's a budgeted model call costs 5 ms in place of 1.
 """
@@ -44,6 +45,9 @@ class Amount:
 
     tokens: int
     cost: Decimal  # dollars; 0 where it is unknown
+    model: str = ""
+    request: str = ""  # epoch of the lease, dot, number of the request in its call; empty: not sent to a model
+    input_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +69,14 @@ def reserve(lease: Lease, path: str, amount: Amount, day: date) -> Exhausted | b
         with transaction.atomic():
             if not hold(lease):  # nobody would free the reservation of a zombie
                 raise LeaseLostError(lease.run_id, lease.epoch)
-            if (lease.run.crashes or path in lease.reserved) and is_reserved(lease, path):
-                lease.reserved.add(path)
+            if path in lease.reserved and is_reserved(lease, path):
                 return True
             rows = locked(keys)
             if len(rows) == len(keys):
                 verdict = _admit(accounts, rows, amount)
                 if verdict is True:
                     lease.reserved.add(path)  # first: the commit may stand though its answer is lost
-                    take(lease, path, keys, amount.tokens, amount.cost)
+                    take(lease, path, keys, amount)
                     _show_limits(accounts, rows)
                     return True
                 return verdict
@@ -167,7 +170,7 @@ def free(lease: Lease, path: str | None = None) -> None:
 
 def free_abandoned(lease: Lease, day: date) -> None:
     """Free the reservations of dead workers in the accounts of this lease: their runs may not be taken over for long.
-    The row of such a call is charged all the same."""
+    Their rows stay, as marks of lost requests. The row of such a call is charged all the same."""
     keys = {account.key for account in accounts_of(lease.run, day)}
     dead = Q(run__status=Status.RUNNING, run__lease_expires_at__lt=clock.after(-conf.LEASE_S))
     for run_id, accounts in list(Reservation.objects.filter(dead).values_list("run_id", "accounts")):
@@ -176,7 +179,8 @@ def free_abandoned(lease: Lease, day: date) -> None:
         with transaction.atomic():
             list(Run.objects.select_for_update(no_key=True).filter(id=run_id).values_list("id"))
             rows = list(Reservation.objects.filter(dead, run_id=run_id))  # read again: not taken over meanwhile
-            Reservation.objects.filter(pk__in=[row.pk for row in rows]).delete()
+            freed = {"accounts": [], "tokens": 0, "cost": ZERO}
+            Reservation.objects.filter(pk__in=[row.pk for row in rows]).update(**freed)
             _change(_released(rows))
 
 
@@ -213,7 +217,8 @@ def _settle(lease: Lease, entries: Sequence[Entry], ends: bool) -> list[str]:
     rows = release(lease, None if ends else list(charges))
     changes: _Changes = defaultdict(Counter)
     for row in rows:
-        charge = charges.pop(row.path, {}) if row.generation == lease.run.generation else {}
+        is_paid = row.accounts and row.generation == lease.run.generation
+        charge = charges.pop(row.path, {}) if is_paid else {}
         _add(changes, row.accounts, {**_held(row), **charge})
     now = [account.key for account in accounts_of(lease.run)]
     for charge in charges.values():  # answers of calls whose reservation is freed already
@@ -274,12 +279,14 @@ def is_reserved(lease: Lease, path: str) -> bool:
     return Reservation.objects.filter(run_id=lease.run_id, generation=lease.run.generation, path=path).exists()
 
 
-def take(lease: Lease, path: str, keys: Sequence[str], tokens: int, cost: Decimal) -> None:
+def take(lease: Lease, path: str, keys: Sequence[str], amount: Amount) -> None:
     """Reserve in accounts that are locked."""
+    tokens, cost = amount.tokens, amount.cost
     if postgres.in_use():
         call_key = [str(lease.run_id), str(lease.run.generation), path]
         held = [str(tokens), str(cost), postgres.texts(keys)]
-        postgres.execute(_TAKE, [*held, *call_key, *held])
+        about = [amount.model[:200], amount.request, str(amount.input_tokens)]
+        postgres.execute(_TAKE, [*held, *call_key, *held, *about])
         return
     BudgetAccount.objects.filter(key__in=keys).update(
         reserved_tokens=F("reserved_tokens") + tokens,
@@ -287,7 +294,8 @@ def take(lease: Lease, path: str, keys: Sequence[str], tokens: int, cost: Decima
         reserved_turns=F("reserved_turns") + 1,
     )
     where = {"run_id": lease.run_id, "generation": lease.run.generation, "path": path}
-    Reservation.objects.create(**where, accounts=list(keys), tokens=tokens, cost=cost)
+    mark = {"model": amount.model[:200], "request": amount.request, "input_tokens": amount.input_tokens}
+    Reservation.objects.create(**where, **mark, accounts=list(keys), tokens=tokens, cost=cost)
 
 
 _TAKE = """
@@ -296,8 +304,8 @@ WITH taken AS (
     reserved_cost = reserved_cost + %s::numeric, reserved_turns = reserved_turns + 1
   WHERE key IN (SELECT jsonb_array_elements_text(%s::jsonb))
 )
-INSERT INTO ravi_reservation (run_id, generation, path, tokens, cost, accounts)
-VALUES (%s::uuid, %s::int, %s::text, %s::bigint, %s::numeric, %s::jsonb) RETURNING id"""
+INSERT INTO ravi_reservation (run_id, generation, path, tokens, cost, accounts, model, request, input_tokens)
+VALUES (%s::uuid, %s::int, %s::text, %s::bigint, %s::numeric, %s::jsonb, %s::text, %s::text, %s::bigint) RETURNING id"""
 
 
 def release(lease: Lease, paths: Sequence[str] | None) -> list[Reservation]:

@@ -41,27 +41,27 @@ def in_rows() -> Iterator[tuple[str, ChatModel]]:
 
 
 def check_priced(runnable: specs.RunnableAgent, budget: Mapping[str, Any] | None) -> None:
-    """Raises UnpricedModelError for a budget in dollars, of the run or its agent, and a model without a price, of the
-    agent or of one that it is configured to delegate to."""
+    """Raises UnpricedModelError for a budget in dollars and a model without a price. The budget is that of the run or
+    of an agent; it counts for the agent and for those that it is configured to delegate to."""
     is_limited = "max_cost_usd" in (budget or ())
     if runnable.version is not None:
         spec = runnable.spec
         if spec.get("model") and (is_limited or (spec.get("budget") or {}).get("max_cost_usd") is not None):
             pricing.check_priced(specs.build_model(spec["model"], fallbacks=spec.get("fallbacks") or ()))
         return
-    agent = registry._agents[str(runnable.address)]
-    stated = getattr(getattr(agent, "budget", None), "budget", None)
-    agents = [agent] if is_limited or getattr(stated, "max_cost_usd", None) is not None else []
-    seen: set[str] = set()
+    agents: list[tuple[Any, bool]] = [(registry._agents[str(runnable.address)], is_limited)]
+    seen: set[tuple[str, bool]] = set()
     while agents:
-        agent = agents.pop()
-        if (address := str(agent.id)) in seen:
+        agent, is_limited = agents.pop()
+        stated = getattr(getattr(agent, "budget", None), "budget", None)
+        is_limited = is_limited or getattr(stated, "max_cost_usd", None) is not None
+        if (key := (str(agent.id), is_limited)) in seen:
             continue
-        seen.add(address)
-        if (model := getattr(agent, "model", None)) is not None:
+        seen.add(key)
+        if is_limited and (model := getattr(agent, "model", None)) is not None:
             pricing.check_priced(model)
         configured = (registry._agents.get(str(config.address)) for config in getattr(agent, "sub_agents", ()))
-        agents += [one for one in (*sub_agents_of(agent), *configured) if one is not None]
+        agents += [(one, is_limited) for one in (*sub_agents_of(agent), *configured) if one is not None]
 
 
 def used(models: OfAgents, processes: Collection[Collection[str] | None] = (None,)) -> list[Used]:

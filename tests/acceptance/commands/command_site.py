@@ -3,7 +3,6 @@
 `RAVI_ENGINE` in the environment overrides the engine, `RAVI_TEST_ALIAS` names the database.
 """
 
-import json
 import os
 
 from django.apps import AppConfig
@@ -20,7 +19,6 @@ RAVI = {
     "HEARTBEAT_S": float(os.environ.get("COMMAND_SITE_HEARTBEAT_S", 0.5)),
     "SWEEP_S": 0.5,
     "RETRY_BASE_S": 0.1,
-    "DAILY_BUDGETS": json.loads(os.environ.get("COMMAND_SITE_BUDGETS", "{}")),
 }
 if alias := os.environ.get("RAVI_TEST_ALIAS"):  # whoever uses the default database gets an error
     DATABASES = {"default": {}, alias: DATABASES["default"]}

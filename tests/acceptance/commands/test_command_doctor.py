@@ -84,15 +84,18 @@ def test_a_model_without_its_key(sqlite_site) -> None:
     assert "sk-something" not in there
 
 
-def test_dollars_that_cannot_limit_a_model_without_a_price(sqlite_site) -> None:
-    dollars = sqlite_site.with_(
-        RAVI_MODEL_API_BASE="http://127.0.0.1:9/v1", COMMAND_SITE_BUDGETS='{"user": {"max_cost_usd": 5}}'
-    )
+def test_a_model_without_a_price_is_listed_by_doctor_and_check(sqlite_site) -> None:
+    site = sqlite_site.with_(RAVI_MODEL_API_BASE="http://127.0.0.1:9/v1")
 
-    ours, listed = (dollars.with_(RAVI_MODEL=name).manage("ravi_doctor").stdout for name in ("openai/ours", "gpt-4o"))
+    ours, listed = (site.with_(RAVI_MODEL=name) for name in ("openai/ours", "gpt-4o"))
 
-    assert "warning  model: openai/ours has no price, so its calls fail under RAVI['DAILY_BUDGETS'] in dollars" in ours
-    assert "has no price" not in listed
+    found = ours.manage("ravi_doctor").stdout
+    assert "warning  model: openai/ours has no price, so a budget in dollars refuses it: information/bus" in found
+    assert found.count('RAVI["UNKNOWN_PRICE"]') == 1
+    assert "has no price" not in listed.manage("ravi_doctor").stdout
+    check = ours.manage("check").stderr
+    assert check.count("ravi.W016") == 1 and "refuses: openai/ours (information/business, " in check
+    assert "ravi.W016" not in listed.manage("check").stderr
 
 
 def test_settings_that_the_checks_complain_of(sqlite_site) -> None:

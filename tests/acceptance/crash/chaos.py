@@ -66,7 +66,7 @@ AGENTS = ("react/lab", "react/lab", "react/heir")  # that messages go to
 PLANTED = 0.08  # of the submitted runs are roots of planned trees
 SMALL, SMALL_DEPTH = (6, 14), (2, 5)  # runs of such a tree, and how deep it goes
 CALL = INPUT + OUTPUT  # tokens
-SPARES = (0, 0, CALL, 100_000)  # tokens of a tree's budget besides what it uses; with few, calls wait for others
+SPARES = (60 * CALL, 100_000)  # tokens of a tree's budget besides what it uses: lost requests count too
 TREE_DEPTH = 5
 TREE_MAX_RUNS = 15  # at once in a worker that has one large tree: so many count a crash when it dies
 TREE_TROUBLE_EVERY_S = 1.0
@@ -120,8 +120,8 @@ class Campaign:
         self._stuck: dict[str, str] = {}  # trees that were seen with such a run and a free slot
 
     def plant(self, plan: Plan, room: int, spare_tokens: int) -> None:
-        """Submit a tree. `room` is how many of its runs may be at work at once. With no tokens to spare, a call waits
-        while what others have reserved may be needed for it."""
+        """Submit a tree. `room` is how many of its runs may be at work at once. With few tokens to spare, a call
+        waits while what others have reserved may be needed for it."""
         run_id = self.lab.plant(plan, room=room, spare_tokens=spare_tokens)
         self.submitted.append(run_id)
         self.live.add(run_id)
@@ -315,7 +315,7 @@ def tree(
     give_up_s = 60 + 2.0 * runs if give_up_s is None else give_up_s
     with _lab(TREE_MAX_RUNS) as lab:
         campaign = Campaign(lab, seed, 1, say, trouble_every_s=TREE_TROUBLE_EVERY_S if runs > 100 else TROUBLE_EVERY_S)
-        campaign.plant(plan, max(1, runs // 25), spare_tokens=CALL)
+        campaign.plant(plan, max(1, runs // 25), spare_tokens=runs * CALL)
         return replace(campaign.go(give_up_s), runs=runs)
 
 

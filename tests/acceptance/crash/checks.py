@@ -261,12 +261,15 @@ def _answered(turns: list[Row], journal: list[Row], story: Story) -> Iterator[st
 
 
 def _counted(run: Row, journal: list[Row], story: Story) -> Iterator[str]:
-    """Every model call is recorded once, with what it used, and the run has the sum."""
+    """Every model call is recorded once, with what it used, and the run has the sum, with requests that were lost."""
     calls = [row for row in journal if row["kind"] == "llm.call"]
     if len(calls) != story.calls:
         yield f"made {len(calls)} model calls, not {story.calls}"
-    if (run["input_tokens"], run["output_tokens"]) != (INPUT * len(calls), OUTPUT * len(calls)):
-        yield f"counts {run['input_tokens']} + {run['output_tokens']} tokens for {len(calls)} calls"
+    lost = [row for row in journal if row["kind"] == "llm.paid"]
+    read = INPUT * len(calls) + sum(row["input_tokens"] for row in lost)
+    wrote = OUTPUT * len(calls) + sum(row["output_tokens"] for row in lost)
+    if (run["input_tokens"], run["output_tokens"]) != (read, wrote):
+        yield f"counts {run['input_tokens']} + {run['output_tokens']} tokens for {len(calls)} calls, {len(lost)} lost"
 
 
 def _left(requests: list[Row]) -> Iterator[str]:

@@ -67,13 +67,18 @@ def _asks(plan: Plan, asks: list[Row], places: dict[str, int | None], not_run: s
 
 
 def _budget(evidence: Evidence, root: str, plan: Plan, runs: list[Row]) -> Iterator[str]:
-    """To the token: the plan, the journals, the runs' sums and the account say the same, and nothing is reserved."""
+    """To the token: the plan with the lost requests, the journals, the runs' sums and the account say the same, and
+    nothing is reserved."""
     journal: Counter[str] = Counter()
     for run in runs:
         for row in evidence.journal.get(str(run["id"]), []):
-            journal["tokens"] += (row["input_tokens"] or 0) + (row["output_tokens"] or 0)
-            journal["calls"] += row["kind"] == "llm.call"
-    calls = plan.tokens // (INPUT + OUTPUT)
+            tokens = (row["input_tokens"] or 0) + (row["output_tokens"] or 0)
+            journal["tokens"] += tokens
+            journal["calls"] += row["kind"] in ("llm.call", "llm.paid")
+            journal["lost"] += row["kind"] == "llm.paid"
+            journal["lost tokens"] += tokens if row["kind"] == "llm.paid" else 0
+    calls = plan.tokens // (INPUT + OUTPUT) + journal["lost"]
+    wanted = plan.tokens + journal["lost tokens"]
     sums = {
         "the journals": journal["tokens"],
         "the runs": sum(run["input_tokens"] + run["output_tokens"] for run in runs),
@@ -89,8 +94,8 @@ def _budget(evidence: Evidence, root: str, plan: Plan, runs: list[Row]) -> Itera
         if account["spent_turns"] != calls:
             yield f"made {calls} model calls; the account says {account['spent_turns']}"
     for whose, tokens in sums.items():
-        if tokens != plan.tokens:
-            yield f"used {plan.tokens} tokens; by {whose} it is {tokens}"
+        if tokens != wanted:
+            yield f"used {wanted} tokens; by {whose} it is {tokens}"
     if journal["calls"] != calls:
         yield f"made {calls} model calls; the journals have {journal['calls']}"
     if left := [row for run in runs for row in evidence.reservations.get(str(run["id"]), [])]:

@@ -2,6 +2,7 @@
 answer."""
 
 import asyncio
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from django.test import Client
 from ravi_django import ReActAgent, register
 from ravi_django.calls.llm import FallbackModel, LLMFactory
 from ravi_django.kernel import ChatMessage, RetryPolicy
-from ravi_django.models import JournalEntry, Run, Status
+from ravi_django.models import DailyBudget, JournalEntry, Run, Status
+from ravi_django.testing import ScriptedModel
 from tests.support import world
-from tests.support.budgets import balances
+from tests.support.budgets import balances, spent
 from tests.support.providers import DONE, USAGE, Document, Provider, chunk, claude, data, says
 from tests.support.runs import code, drive, make_run
 from tests.support.world import aload_litellm
@@ -32,9 +34,9 @@ WROTE = 41  # tokens of TEXT
 HANGS = [line for _ in range(400) for line in (0.05, b":\n\n")]  # until its client leaves
 
 
-def model(provider: Provider, name: str = "openai/m", **options: Any) -> Any:
+def model(provider: Provider, name: str = "openai/m", prices: Any = PRICES, **options: Any) -> Any:
     api_base = provider.url if name.startswith("anthropic") else f"{provider.url}/v1"
-    return LLMFactory(name, "any-key", api_base=api_base, prices=PRICES, **options).build()
+    return LLMFactory(name, "any-key", api_base=api_base, prices=prices, **options).build()
 
 
 async def ask(ctx: Any, inbox: Any) -> str:
@@ -59,13 +61,17 @@ def stopped_after(text: str, model: Any, **options: Any) -> Run:
 
     async def stop() -> Run:
         async with world.Runtime() as rt:
-            run = await rt.submit("react/teller", "Tell me a story.", user=user, **options)
-            async for piece in rt.events(run):
-                if getattr(piece, "text", "").endswith(text):
-                    await rt.cancel(run)
-            return await Run.objects.aget(id=run)
+            return await stop_one(rt, text, user=user, **options)
 
     return asyncio.run(stop())
+
+
+async def stop_one(rt: Any, text: str, **options: Any) -> Run:
+    run = await rt.submit("react/teller", "Tell me a story.", **options)
+    async for piece in rt.events(run):
+        if getattr(piece, "text", "").endswith(text):
+            await rt.cancel(run)
+    return await Run.objects.aget(id=run)
 
 
 def test_a_stopped_answer_costs_its_input_and_what_was_streamed():
@@ -79,6 +85,8 @@ def test_a_stopped_answer_costs_its_input_and_what_was_streamed():
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
     assert client.get(f"/ravi/runs/{run.id}/").json()["usage"]["estimated"] is True
+    foot = client.get(f"/ravi/runs/{run.id}/tree/").json()["tree"]["usage"]  # as the chat shows it below the answer
+    assert (foot["cost"], foot["estimated"]) == (pytest.approx(0.001 * read + 0.01 * wrote), True)
     page = client.get(f"/ravi/ui/runs/{run.id}/").content.decode()
     assert "lost attempt · openai/m" in page and 'class="bar-gone"' in page
 
@@ -142,9 +150,46 @@ def test_a_silent_provider_is_paid_for_the_input(settings):
     settings.RAVI = {**settings.RAVI, "MODEL_TIMEOUT_S": 0.5}
     with Provider([2.0]) as provider:
         code(ask, model=model(provider, retry=RetryPolicy(max_attempts=1)))
-        drive(make_run())
-    ((reason, _, read, wrote, estimated),) = paid()
-    assert (reason, wrote, estimated) == ("timeout", 0, True) and read > 0
+        run = drive(make_run())
+    row = JournalEntry.objects.get(kind="llm.call")
+    assert (row.error["type"], row.output_tokens, run.usage_estimated) == ("Timeout", 0, True) and row.input_tokens > 0
+
+
+def test_a_stream_that_finally_fails_is_one_turn():
+    with Provider([chunk({"content": TEXT})]) as provider:
+        code(ask, model=model(provider, retry=RetryPolicy(max_attempts=1)))
+        run = drive(make_run(budget={"max_turns": 5}))
+    row = JournalEntry.objects.get(kind="llm.call")
+    assert (row.error["type"], row.output_tokens, paid(), spent(run)[2]) == ("StreamCut", WROTE, [], 1)
+    assert balances(run)
+
+
+class Importing(ScriptedModel):
+    def needs_library(self) -> bool:
+        return True
+
+
+def test_a_stop_while_the_library_is_imported_costs_nothing(monkeypatch):
+    begun = asyncio.Event()
+
+    async def imports() -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    world.patch(monkeypatch, "streaming_aload_litellm", imports)
+    code(ask, model=Importing("hello"))
+
+    async def stop() -> Run:
+        async with world.Runtime() as rt:
+            run = await rt.submit("test/code", "Tell me a story.", budget={"max_turns": 5})
+            await begun.wait()
+            await rt.cancel(run)
+            async for _ in rt.events(run):
+                pass
+            return await Run.objects.aget(id=run)
+
+    run = asyncio.run(stop())
+    assert (run.status, paid(), run.input_tokens) == (Status.CANCELLED, [], 0)
 
 
 def test_each_empty_answer_that_a_fallback_replaces_is_paid():
@@ -152,3 +197,22 @@ def test_each_empty_answer_that_a_fallback_replaces_is_paid():
         code(ask, model=FallbackModel([model(empty), model(empty, "openai/n"), model(other)]))
         drive(make_run())
     assert paid() == [("empty", "openai/m", 10, 5, False), ("empty", "openai/n", 10, 5, False)]
+
+
+def test_a_daily_budget_ends_answers_that_are_stopped_shortly_before_their_end():
+    user = User.objects.create_user("ada")
+    DailyBudget.objects.create(owner=user, max_cost_usd=Decimal("0.01"))
+    prices = {"input_cost_per_token": 0.0, "output_cost_per_token": 2e-5}  # an answer: 0.08 cents
+    ended: list[Run] = []
+    with Provider([chunk({"content": TEXT}), *HANGS]) as provider:
+        priced = model(provider, prices=prices)
+
+        async def stop_all() -> None:
+            async with world.Runtime() as rt:
+                while len(ended) < 50 and all(run.status == Status.CANCELLED for run in ended):
+                    ended.append(await stop_one(rt, "dog. ", user=user))
+
+        register(ReActAgent("teller", model=priced, system_instructions=""), access="authenticated", replace=True)
+        asyncio.run(stop_all())
+    assert (len(ended), len(provider.requests), ended[-1].error["type"]) == (14, 13, "BudgetExhaustedError")
+    assert sum(run.cost for run in ended) == Decimal("0.01066")

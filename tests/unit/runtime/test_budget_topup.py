@@ -8,7 +8,7 @@ from ravi_django import answer, register
 from ravi_django.kernel import AgentId, BudgetExhaustedError, ConflictError
 from ravi_django.models import HumanRequest, JournalEntry, Run, Status
 from tests.support import world
-from tests.support.budgets import USER, account, balances, model, recorded, spent
+from tests.support.budgets import USER, account, balances, lost, model, recorded, spent
 from tests.support.cases import case, refused
 from tests.support.runs import CodeAgent, asked, code, drive, every_death, make_run
 from tests.support.world import retry
@@ -96,7 +96,7 @@ def test_a_worker_that_dies_over_it_asks_once(clock, talker):
     for run, _ in every_death(clock, story):
         assert (run.output, HumanRequest.objects.count()) == ("3", 1)
         assert balances(run)
-        assert recorded(run)[2] == 3
+        assert recorded(run)[2] == 3 + lost(run)
 
 
 def test_an_answer_given_before_the_run_could_suspend_is_seen(talker):

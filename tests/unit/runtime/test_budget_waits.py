@@ -37,7 +37,7 @@ async def together(*runs: Run, bound_s: float = BOUND_S) -> None:
 def test_a_run_without_a_slot_whose_worker_dies_holds_nothing(clock):
     register(CodeAgent(once, key="child", model=model(10)))
     register(CodeAgent(once, key="taker", model=model(10)))
-    lease = leased(make_run(budget={"max_agents": 2, "max_turns": 1}))
+    lease = leased(make_run(budget={"max_agents": 2, "max_turns": 2}))
     low = drive(spawn(lease, Priority.LOW), dies=1)
     high = spawn(lease, Priority.HIGH, TAKER)
     assert awaits_slot(low) and reserved(lease.run)[2] == 1

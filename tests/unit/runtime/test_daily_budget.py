@@ -73,7 +73,7 @@ def test_a_call_is_paid_by_the_day_on_which_it_was_reserved(clock, user, daily, 
     run = take_over(clock, run)
     assert run.output == "3"
     assert spent(f"user:{user.pk}:2026-11-22")[2] == 1
-    assert spent(f"user:{user.pk}:2026-11-23")[2] == 2
+    assert spent(f"user:{user.pk}:2026-11-23")[2] == 3
 
 
 def test_all_of_a_tenant_share_its_day(clock, user, daily, talker, django_user_model):

@@ -21,7 +21,7 @@ from ravi_django.kernel import (
 from ravi_django.models import BudgetAccount, JournalEntry, Reservation, Run, Status
 from ravi_django.testing import ScriptedModel
 from tests.support import world
-from tests.support.budgets import USER, balances, model, reserved, spent
+from tests.support.budgets import USER, balances, lost, model, reserved, spent
 from tests.support.runs import (
     BOUND_S,
     CodeAgent,
@@ -205,13 +205,13 @@ def test_a_call_that_fails_frees_what_it_held_and_counts_as_a_turn_unless_it_is_
 
 
 @pytest.mark.parametrize(("dies", "written"), [(1, False), (2, True), (3, False)])
-def test_a_takeover_uses_what_the_dead_worker_had_reserved(clock, dies, written):
+def test_a_takeover_settles_what_the_dead_worker_had_reserved(clock, dies, written):
     code(calls(3), model=model(10, 0.5))
     run = drive(make_run(budget={"max_tokens": 100_000, "max_cost_usd": 100.0}), dies=dies, written=written)
     assert reserved(run)[2] == (0 if written else 1)
     run = take_over(clock, run)
     assert (run.status, run.output) == (Status.COMPLETED, "3")
-    assert spent(run) == (30, Decimal("1.5"), 3)
+    assert spent(run)[2] == 3 + lost(run) == (3 if written else 4)
     assert balances(run)
 
 

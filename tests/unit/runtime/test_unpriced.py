@@ -45,14 +45,16 @@ def test_rest_names_the_model_and_the_ways_out():
 def test_fallbacks_and_sub_agents_count_too():
     priced = ScriptedModel("hello")
     helper = ReActAgent("helper", model=Plain())
-    for agent in (
-        ReActAgent("a", model=FallbackModel([priced, Plain()])),
-        OrchestratorAgent("a", model=priced, sub_agents=[SubAgentConfig(agent=helper)]),
-        ReActAgent("a", model=Plain(), budget=ExecutionBudget(**DOLLARS)),
+    limited = ReActAgent("limited", model=Plain(), budget=ExecutionBudget(**DOLLARS))
+    for agent, budget in (
+        (ReActAgent("a", model=FallbackModel([priced, Plain()])), DOLLARS),
+        (OrchestratorAgent("a", model=priced, sub_agents=[SubAgentConfig(agent=helper)]), DOLLARS),
+        (limited, None),
+        (ReActAgent("a", model=priced, tools=[limited]), None),
     ):
         register(agent, replace=True)
-        with pytest.raises(UnpricedModelError):
-            submit(agent, "hi", budget=None if agent.budget else DOLLARS)
+        with pytest.raises(UnpricedModelError, match="'plain'"):
+            submit(agent, "hi", budget=budget)
 
 
 def test_a_daily_budget_in_dollars_stops_the_first_request(settings):

@@ -14,7 +14,7 @@ export async function showFoot(api, run, answer, newest, on) {
   const viewer = element("a", "", t("Show the run"));
   viewer.href = new URL(`ui/runs/${run.id}/`, api.base);
   const time = took(Date.parse(run.finished_at) - Date.parse(run.created_at));
-  answer.foot([...buttons, viewer], `${time} · ${usageInWords(usage.input_tokens + usage.output_tokens, usage.cost)}`);
+  answer.foot([...buttons, viewer], `${time} · ${usage.estimated ? "≈ " : ""}${usageInWords(usage.input_tokens + usage.output_tokens, usage.cost)}`);
 }
 
 // Continue a failed run.
