@@ -39,12 +39,13 @@ HINTS = frozenset(
     }
 )
 _OWN_TOOLS = "an agent has its own tools"
+_CHOOSES = "an agent chooses its tools itself; for JSON send response_format to an agent with a result_model"
 REFUSED = {
     "n": "a run has one answer; make another call",
     "tools": f"{_OWN_TOOLS}; only functions named as its requests to people are accepted",
     "functions": _OWN_TOOLS,
-    "tool_choice": "an agent chooses its tools itself",
-    "function_call": "an agent chooses its tools itself",
+    "tool_choice": _CHOOSES,
+    "function_call": _CHOOSES,
     "web_search_options": _OWN_TOOLS,
     "modalities": "an agent answers with text",
     "audio": "an agent answers with text",
