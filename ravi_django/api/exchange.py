@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -22,7 +22,7 @@ from ravi_django.live.streams.reading import on_this_thread, with_pauses
 from ravi_django.runs import checks
 from ravi_django.services import problems
 from ravi_django.services.exchanges import Exchange, waits_for_others
-from ravi_django.services.pieces import Asked, Ended, Piece, pieces
+from ravi_django.services.pieces import Asked, Ended, Piece, Text, pieces
 from ravi_django.services.repeats import Repeats
 
 NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients would submit once more
@@ -60,6 +60,7 @@ class ExchangeView(ApiView):
 
     content_negotiation_class = _AnyAccept
     repeats: Repeats | None = None  # recognises a call that the client sends again
+    is_typed = False  # the client reads the answer as JSON: a stream has nothing that the agent says before it
     _exchange: Exchange | None = None  # once its run is submitted
 
     def longest_body(self) -> int:
@@ -95,7 +96,12 @@ class ExchangeView(ApiView):
             limits.close_one(slot)
             self._end(None)
             raise
-        body = sse.relay(_events(exchange, form, self._end), open_stream, bytes, partial(_fault, exchange, form))
+        body = sse.relay(
+            _events(exchange, form, self._end if self.repeats else None, is_typed=self.is_typed),
+            open_stream,
+            bytes,
+            partial(_fault, exchange, form),
+        )
         return streaming(body if is_asgi else on_this_thread(body))
 
     def wait(self, begin: Callable[[], Exchange], form_of: Callable[[Exchange], F]) -> tuple[Exchange, F | None]:
@@ -135,7 +141,9 @@ def _bearer(authenticator: TokenAuthentication) -> TokenAuthentication:
     return bearer
 
 
-async def _events(exchange: Exchange, form: Format, end: Callable[[Piece | None], None]) -> AsyncGenerator[bytes]:
+async def _events(
+    exchange: Exchange, form: Format, end: Callable[[Piece | None], None] | None, *, is_typed: bool
+) -> AsyncGenerator[bytes]:
     last = None
     try:
         for event in form.begin():
@@ -143,10 +151,17 @@ async def _events(exchange: Exchange, form: Format, end: Callable[[Piece | None]
         async with aclosing(pieces(exchange)) as coming:
             async for piece in coming:
                 last = piece if isinstance(piece, Asked | Ended) else None
+                if is_typed and isinstance(piece, Text):
+                    continue
+                if is_typed and isinstance(piece, Ended) and piece.output:
+                    for event in form.add(piece.output):
+                        yield event
                 for event in form.add(piece):
                     yield event
     finally:  # also when the client leaves; not on the event loop: it asks the cache
-        asyncio.get_running_loop().run_in_executor(None, end, last)
+        if end is not None:
+            with suppress(RuntimeError):  # the server stops
+                asyncio.get_running_loop().run_in_executor(None, end, last)
 
 
 def _fault(exchange: Exchange, form: Format, is_slow: bool) -> bytes:

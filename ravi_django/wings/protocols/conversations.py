@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
 from django.db.models.functions import Coalesce, Right
 
+from ravi_django.conf import conf
 from ravi_django.kernel import AgentId
 from ravi_django.models import HumanRequest, Run, Session, Status, Turn
 from ravi_django.models.session import blocks_of
@@ -121,18 +122,26 @@ def _by_texts(user: Any, agent: AgentId, history: Sequence[Past]) -> Session | N
     candidates = [*dict.fromkeys(session for session, tail in ends if tail and last.endswith(tail))][:SESSIONS]
     if not candidates:
         return None
-    fitting = {id for id, turns in _turns(candidates) if _fits(sent, _exchanges(turns))}
+    room = sum(map(len, chain(*sent))) + int(conf.MAX_INPUT_BYTES)
+    fitting = {id for id, turns in _turns(candidates, room) if _fits(sent, _exchanges(turns))}
     chosen = next((id for id in candidates if id in fitting), None)
     return None if chosen is None else sessions_of(user).filter(id=chosen).first()
 
 
-def _turns(sessions: Sequence[UUID]) -> Iterator[tuple[UUID, list[Past]]]:
-    """The shared turns of each session. At most MOST_TURNS, of which a few are in memory with their content."""
+def _turns(sessions: Sequence[UUID], room: int) -> Iterator[tuple[UUID, list[Past]]]:
+    """The shared turns of each session with at most `room` characters. A few are in memory with their content."""
     columns = ("session_id", "role", "content", "entry__kind", "entry__request", "entry__result")
     rows = Turn.objects.filter(session__in=sessions, shared=True, keeps=None).order_by("-session_id", "position")
     read = rows.values_list(*columns, named=True)[:MOST_TURNS].iterator(50)
     for session, turns in groupby(read, key=attrgetter("session_id")):
-        yield session, [Past(row.role == "user", "", text_of(_content(row))) for row in turns]
+        texts, left = [], room
+        for row in turns:
+            texts.append(Past(row.role == "user", "", text_of(_content(row))))
+            left -= len(texts[-1].text)
+            if left < 0:
+                break
+        else:
+            yield session, texts
 
 
 def _content(row: Any) -> Any:

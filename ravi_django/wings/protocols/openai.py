@@ -28,6 +28,7 @@ from ravi_django.wings.protocols.conversations import Past
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 INSTEAD = "send stream: false"
+NO_HISTORY = "the history is no conversation of yours: send the id of the conversation, or the user's message alone"
 
 
 def error(
@@ -58,15 +59,16 @@ class OpenAIView(ExchangeView):
             response[name] = value
         return response
 
-    def read(self, serializer: Any) -> tuple[dict[str, Any], bool]:
-        """The fields that the endpoint reads, and whether the client reads the answer as JSON."""
-        sorted_out = options.read(dict(self.request.data), serializer().fields)
-        body = self.validated(serializer, sorted_out.body)
-        if sorted_out.ignored:
-            self.notes = {"x-ravi-ignored": ", ".join(sorted_out.ignored)}
-        if sorted_out.typed_by:
-            options.check_typed(self.request.user, body["model"], sorted_out.typed_by)
-        return body, bool(sorted_out.typed_by)
+    def read(self, serializer: Any) -> dict[str, Any]:
+        """The fields that the endpoint reads."""
+        fields, ignored, typed_by = options.read(dict(self.request.data), serializer().fields)
+        body = self.validated(serializer, fields)
+        if ignored:
+            self.notes = {"x-ravi-ignored": ", ".join(sorted(ignored))}
+        if typed_by:
+            options.check_typed(self.request.user, body["model"], typed_by)
+            self.is_typed = True
+        return body
 
     def recognise(self, agent: AgentId, session: Any, messages: Any) -> None:
         """From here on a call that the client sends again is recognised, unless it has a key."""
@@ -84,15 +86,11 @@ class OpenAIView(ExchangeView):
         elif thread is None and past:
             thread = conversations.find(user, agent, past)
             if thread is None and conversations.has_answer(past):
-                self._begin_anew(incoming)
+                if conf.UNKNOWN_HISTORY == "refuse":
+                    raise InvalidInputError(NO_HISTORY, field=incoming.field)
+                self.notes = {**self.notes, "x-ravi-conversation": "new"}
         past.clear()  # it may be long, as the wait may
         return exchanges.begin(user, agent, thread, incoming, idempotency_key=self.key, **more)
-
-    def _begin_anew(self, incoming: Input) -> None:
-        way = "send the id of the conversation, or only messages of the user"
-        if conf.UNKNOWN_HISTORY == "refuse":
-            raise InvalidInputError(f"the history is no conversation of yours: {way}", field=incoming.field)
-        self.notes = {**self.notes, "x-ravi-conversation": "new"}
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -157,7 +155,7 @@ class ChatView(OpenAIView):
         `run_not_finished` after WAIT_S; the run goes on, and an equal call follows it. 422 `run_failed` for a run that
         has failed.
         """
-        body, is_typed = self.read(ChatSerializer)
+        body = self.read(ChatSerializer)
         messages = body.pop("messages")
         metadata = dict(body.get("metadata", {}))
         thread = thread_of(metadata.pop("session", None), "metadata.session")
@@ -169,7 +167,7 @@ class ChatView(OpenAIView):
         counts = body.get("stream_options", {}).get("include_usage", False)
 
         def form_of(exchange: Exchange) -> ChatFormat:
-            return ChatFormat(exchange, str(body["model"]), self.metadata, counts=counts, is_typed=is_typed)
+            return ChatFormat(exchange, str(body["model"]), self.metadata, counts=counts)
 
         if body.get("stream"):
             return self.stream(begin, form_of, INSTEAD)
@@ -219,9 +217,7 @@ def arguments_of(request: dict[str, Any]) -> str:
 class ChatFormat(Format):
     """Chunks of a chat completion, and the whole."""
 
-    def __init__(
-        self, exchange: Exchange, model: str, metadata: dict[str, str], *, counts: bool, is_typed: bool = False
-    ) -> None:
+    def __init__(self, exchange: Exchange, model: str, metadata: dict[str, str], *, counts: bool) -> None:
         run = exchange.run
         self._head = {
             "id": str(run.tree_id),
@@ -230,7 +226,6 @@ class ChatFormat(Format):
             "metadata": {"session": str(run.session_id), **metadata},
         }
         self._counts = counts
-        self._is_typed = is_typed  # the client reads the content as JSON: nothing that the agent says before it
         self._reason = "stop"
         self._text = self._message = ""
         self._calls: list[dict[str, Any]] = []
@@ -242,24 +237,19 @@ class ChatFormat(Format):
 
     def add(self, piece: Piece) -> Iterator[bytes]:
         match piece:
-            case Text(is_reasoning=False) if not self._is_typed:
-                yield from self._say(piece)
+            case Text(is_reasoning=False):
+                text = f"\n\n{piece.text}" if self._text and piece.message != self._message else piece.text
+                self._message, self._text = piece.message, self._text + text
+                yield self._chunk({"content": text})
             case Asked():
                 self._calls = [_call(request) for request in piece.requests]
                 yield self._chunk({"tool_calls": [{"index": n, **one} for n, one in enumerate(self._calls)]})
                 self._reason = "tool_calls"
                 yield from self._end(piece.usage)
             case Ended():
-                if self._is_typed and piece.output:
-                    yield from self._say(piece.output)
                 self.failed = failure(piece, self._head["id"])
                 self._reason = CUT.get(piece.reason, "stop")
                 yield from self._end(piece.usage)
-
-    def _say(self, piece: Text) -> Iterator[bytes]:
-        text = f"\n\n{piece.text}" if self._text and piece.message != self._message else piece.text
-        self._message, self._text = piece.message, self._text + text
-        yield self._chunk({"content": text})
 
     def _end(self, usage: Usage) -> Iterator[bytes]:
         inputs, outputs, cached, thoughts = usage

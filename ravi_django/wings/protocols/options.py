@@ -7,7 +7,6 @@ in the header `x-ravi-ignored`. All else would change what the answer means, so 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ravi_django import access
@@ -58,15 +57,9 @@ REFUSED = {
 KINDS = frozenset(HumanRequest.Kind.values)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    body: dict[str, Any]  # the fields that the endpoint reads
-    ignored: list[str]  # hints
-    typed_by: str = ""  # the field that asks for JSON
-
-
-def read(body: Mapping[str, Any], fields: Collection[str]) -> Options:
-    """Sort a client's body. `fields`: those that the endpoint reads. Raises InvalidInputError."""
+def read(body: Mapping[str, Any], fields: Collection[str]) -> tuple[dict[str, Any], list[str], str]:
+    """A client's body as the `fields` that the endpoint reads, the hints that it sends, and the field that asks for
+    JSON, or "". Raises InvalidInputError."""
     known: dict[str, Any] = {}
     ignored: list[str] = []
     typed_by = ""
@@ -87,7 +80,7 @@ def read(body: Mapping[str, Any], fields: Collection[str]) -> Options:
             raise InvalidInputError(f"unknown field {name!r:.100}", field=name[:100])
     if known.get("instructions") is not None and not quotes_instructions():
         raise _refused("instructions", OWN_INSTRUCTIONS)
-    return Options(known, sorted(ignored), typed_by)
+    return known, ignored, typed_by
 
 
 def check_typed(user: Any, agent: AgentId, field: str) -> None:

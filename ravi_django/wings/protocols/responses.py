@@ -47,7 +47,7 @@ class ResponsesView(OpenAIView):
         A request to the user is a function_call item, which a function_call_output item answers. After WAIT_S the
         status is `in_progress`: the run goes on, read it at `v1/responses/{id}`.
         """
-        body, is_typed = self.read(ResponsesSerializer)
+        body = self.read(ResponsesSerializer)
         items = body.pop("input")
         items = items if isinstance(items, list) else [{"role": "user", "content": items}]
         end = exchanges.first_new(items, _is_assistants)
@@ -68,7 +68,7 @@ class ResponsesView(OpenAIView):
 
         def form_of(exchange: Exchange) -> ResponseFormat:
             more = {**(metadata or {}), **self.metadata}
-            return ResponseFormat(exchange, str(body["model"]), more, is_typed=is_typed)
+            return ResponseFormat(exchange, str(body["model"]), more)
 
         if body.get("stream"):
             return self.stream(begin, form_of, INSTEAD)
@@ -123,9 +123,8 @@ def _sent(item: Any, index: int) -> ClientMessage:
 class ResponseFormat(Format):
     """Events of a response, and the whole."""
 
-    def __init__(self, exchange: Exchange, model: str, metadata: dict[str, Any], *, is_typed: bool = False) -> None:
+    def __init__(self, exchange: Exchange, model: str, metadata: dict[str, Any]) -> None:
         run = exchange.run
-        self._is_typed = is_typed  # the client reads the text as JSON: nothing that the agent says before it
         self._run = str(run.tree_id)
         self._number = -1
         self._output: list[dict[str, Any]] = []
@@ -155,7 +154,7 @@ class ResponseFormat(Format):
 
     def add(self, piece: Piece) -> Iterator[bytes]:
         match piece:
-            case Text(is_reasoning=False) if not self._is_typed:
+            case Text(is_reasoning=False):
                 yield from self._say(piece)
             case Asked():
                 yield from self._close()
@@ -163,8 +162,6 @@ class ResponseFormat(Format):
                     yield from self._ask(request)
                 yield from self._end("completed", piece.usage)
             case Ended():
-                if self._is_typed and piece.output:
-                    yield from self._say(piece.output)
                 yield from self._close()
                 status = "completed"
                 if (fault := failure(piece, self._run)) is not None:
