@@ -182,11 +182,9 @@ async def pieces(exchange: Exchange, every_s: float = POLL_S) -> AsyncGenerator[
 
 def present(exchange: Exchange) -> Asked | Ended | None:
     """The last piece, if the exchange has one now."""
-    if asked := _asked(exchange):
-        return asked
     run = Run.objects.get(id=exchange.run.tree_id)
     if not (run.is_terminal or run.status == Status.BLOCKED):
-        return None
+        return _asked(exchange)
     calls = run.journal.filter(kind="llm.call", phase="result", error__isnull=True).order_by("-seq")
     return _ended(run, calls.values_list("result__finish_reason", flat=True).first() or "stop")
 

@@ -34,7 +34,7 @@ HINTS = frozenset(
         *("max_tokens", "max_completion_tokens", "max_output_tokens", "max_tool_calls", "parallel_tool_calls"),
         *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs", "top_logprobs"),
         *("reasoning", "reasoning_effort", "include", "store", "truncation", "context_management", "prediction"),
-        *("service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+        *("service_tier", "stream_options", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
     }
 )
 _OWN_TOOLS = "an agent has its own tools"

@@ -279,7 +279,7 @@ def test_a_history_that_is_none_begins_a_new_conversation_and_says_so(
 
 
 def test_a_request_is_answered_without_its_session_and_by_its_user_alone(
-    chat: Chat, worker: None, stranger: Any, staff: Any
+    chat: Chat, client: Any, worker: None, stranger: Any, staff: Any
 ) -> None:
     ours = [{"type": "function", "function": {"name": kind, "parameters": {}}} for kind in ("approval", "question")]
     first = chat(model="react/payer", tools=ours, tool_choice="auto").json()
@@ -295,6 +295,8 @@ def test_a_request_is_answered_without_its_session_and_by_its_user_alone(
     assert (done["id"], done["choices"][0]["message"]["content"], PAID) == (first["id"], "done", [5, 6])
     more = [*messages, {"role": "assistant", "content": "done"}, {"role": "user", "content": "Again"}]
     assert chat(more, "react/payer").json()["metadata"]["session"] == first["metadata"]["session"]
+    earlier = client.get(f"/ravi/v1/responses/{first['id']}").json()  # the session's new request is another run's
+    assert (earlier["status"], [item["type"] for item in earlier["output"]]) == ("completed", ["message"])
 
 
 def test_ids_of_ours_cost_no_more_queries_than_a_session(chat: Chat, respond: Chat, worker: None, monkeypatch) -> None:
@@ -334,6 +336,7 @@ def test_a_hint_is_ignored_and_named(chat: Chat, respond: Chat, worker: None) ->
     for answer in (chat(**hints), respond(**hints), chat(**hints, model="react/broken")):
         assert answer["x-ravi-ignored"] == "include, seed, store, temperature, user"
     assert {run.owner.username for run in Run.objects.all()} == {"ann"}
+    assert respond(stream_options={"include_obfuscation": False})["x-ravi-ignored"] == "stream_options"
 
 
 def test_what_changes_the_meaning_is_refused_and_the_message_says_the_way(chat: Chat, respond: Chat, written) -> None:
