@@ -60,11 +60,11 @@ def text_of(content: Any) -> str:
     """The text of a message, without white space."""
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     texts = (part.get("text") for part in parts if isinstance(part, dict) and part.get("type") in _TEXTS)
-    return "".join(_SPACE.sub("", text) for text in texts if isinstance(text, str))
+    return "".join(text.translate(_SPACES) for text in texts if isinstance(text, str))
 
 
 _TEXTS = ("text", "input_text", "output_text")
-_SPACE = re.compile(r"\s+")
+_SPACES = {number: None for number in range(0x3001) if chr(number).isspace()}  # less memory than a pattern
 
 
 def run_of(id: str) -> UUID | None:
