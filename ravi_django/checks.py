@@ -29,6 +29,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "FAIR_BY": ("ravi.E033", "owner", "tenant", None),
     "ON_USER_DELETE": ("ravi.E032", "erase", "anonymize", "keep"),
     "FOUR_EYES": ("ravi.E014", True, False),
+    "CLIENT_INSTRUCTIONS": ("ravi.E040", "refuse", "quote"),
+    "UNKNOWN_HISTORY": ("ravi.E041", "new", "refuse"),
 }
 _MAY_BE_0 = ("DRAIN_S", "RETRY_BASE_S", "MAX_DEPTH")
 _NUMBERS = sorted(name for name, default in DEFAULTS.items() if type(default) in (int, float))
@@ -169,9 +171,12 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
     problems: list[CheckMessage] = []
     from ravi_django import limits
 
-    if conf.LIMITS is not None and conf.CACHE_ALIAS in settings.CACHES and not limits.is_shared():
-        backend = settings.CACHES[conf.CACHE_ALIAS]["BACKEND"]
-        text = f"RAVI['LIMITS'] are not counted across processes by {backend}."
+    without = [
+        *(["RAVI['LIMITS'] are not counted across processes"] if conf.LIMITS is not None else []),
+        *(["calls that a client of v1/ repeats are not recognised"] if "protocols" in wing.names() else []),
+    ]
+    if without and conf.CACHE_ALIAS in settings.CACHES and not limits.is_shared():
+        text = f"{' and '.join(without)}: {settings.CACHES[conf.CACHE_ALIAS]['BACKEND']} is not a shared cache."
         hint = 'CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": …}}'
         problems.append(Warning(text, hint=hint, id="ravi.W030"))
     layer = getattr(settings, "CHANNEL_LAYERS", {}).get("default", {}).get("BACKEND", "")

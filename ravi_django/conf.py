@@ -107,6 +107,10 @@ DEFAULTS: dict[str, Any] = {
     # --- REST: dotted paths of DRF authentication classes. None: the site's DEFAULT_AUTHENTICATION_CLASSES, else token
     # (when installed) and session. An empty list counts as not set.
     "API_AUTHENTICATION": None,
+    # Instructions and system messages of clients: "refuse" them, or "quote" them in the user's message.
+    "CLIENT_INSTRUCTIONS": "refuse",
+    # A client's history that is no conversation of the user: begin a "new" conversation and say so, or "refuse" it.
+    "UNKNOWN_HISTORY": "new",
     # Arguments of the prefix of the app's URLs, for links in e-mails and in the admin.
     "URL_KWARGS": {},
     # The path of the sockets in the ASGI router, below the site's prefix; or an absolute path or URL ("/…", "wss://…").

@@ -115,7 +115,7 @@ def give_back(user: Any, name: str, unused: int) -> None:
 _redis: dict[str, RedisCache] = {}  # by its entry in CACHES
 
 
-def _cache() -> BaseCache:
+def site_cache() -> BaseCache:
     """Django makes a Redis cache for the context of each request, and leaves its connection to the garbage collection.
     So all threads share one here, with a limited number of connections."""
     entry: Mapping[str, Any] = settings.CACHES[conf.CACHE_ALIAS]
@@ -133,7 +133,7 @@ def _added(name: str, pk: Any, times: int) -> int:
     key = f"ravi:limit:{name}:{pk}:{int(time.time()) // window}"
 
     def add() -> int:
-        cache = _cache()
+        cache = site_cache()
         cache.add(key, 0, timeout=2 * window)
         return int(cache.incr(key, times))
 
@@ -178,7 +178,7 @@ def wsgi_wait() -> Iterator[None]:
 
 
 def _free(prefix: str, most: int) -> str | None:
-    cache = _cache()
+    cache = site_cache()
     keys = [f"{prefix}:{number}" for number in range(most)]
     taken = cache.get_many(keys)
     free = (key for key in keys if key not in taken)
@@ -187,12 +187,12 @@ def _free(prefix: str, most: int) -> str | None:
 
 def keep_open(keys: Iterable[str]) -> None:
     held = {key: 1 for key in keys if key}
-    _ask_cache(lambda: _cache().set_many(held, timeout=OPEN_S), None)
+    _ask_cache(lambda: site_cache().set_many(held, timeout=OPEN_S), None)
 
 
 def close_one(key: str) -> None:
     if key:
-        _ask_cache(lambda: _cache().delete(key), False)
+        _ask_cache(lambda: site_cache().delete(key), False)
 
 
 def _ask_cache(ask: Callable[[], T], otherwise: T) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -22,7 +22,8 @@ from ravi_django.live.streams.reading import on_this_thread, with_pauses
 from ravi_django.runs import checks
 from ravi_django.services import problems
 from ravi_django.services.exchanges import Exchange, waits_for_others
-from ravi_django.services.pieces import Ended, Piece, pieces
+from ravi_django.services.pieces import Asked, Ended, Piece, Text, pieces
+from ravi_django.services.repeats import Repeats
 
 NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients would submit once more
 WSGI_WAITS = 2  # of a user: each blocks a thread of the server
@@ -58,6 +59,8 @@ class ExchangeView(ApiView):
     """Also takes `Authorization: Bearer`, with the tokens that `Token` takes."""
 
     content_negotiation_class = _AnyAccept
+    repeats: Repeats | None = None  # recognises a call that the client sends again
+    is_typed = False  # the client reads the answer as JSON: a stream has nothing that the agent says before it
     _exchange: Exchange | None = None  # once its run is submitted
 
     def longest_body(self) -> int:
@@ -91,8 +94,14 @@ class ExchangeView(ApiView):
             open_stream = open_stream_of(self.request, exchange.run, slot)
         except BaseException:
             limits.close_one(slot)
+            self._end(None)
             raise
-        body = sse.relay(_events(exchange, form), open_stream, bytes, partial(_fault, exchange, form))
+        body = sse.relay(
+            _events(exchange, form, self._end if self.repeats else None, is_typed=self.is_typed),
+            open_stream,
+            bytes,
+            partial(_fault, exchange, form),
+        )
         return streaming(body if is_asgi else on_this_thread(body))
 
     def wait(self, begin: Callable[[], Exchange], form_of: Callable[[Exchange], F]) -> tuple[Exchange, F | None]:
@@ -102,14 +111,23 @@ class ExchangeView(ApiView):
         is_asgi = isinstance(self.request._request, ASGIRequest)
         self.forget_body()
         slot = limits.open_one(self.request.user, *(("streams",) if is_asgi else ("waits", WSGI_WAITS)))
+        last = None
         try:
             with nullcontext() if is_asgi else limits.wsgi_wait():
                 exchange = self._exchange = begin()
                 form = form_of(exchange)
                 close_connections()
-                return exchange, form if async_to_sync(_gather)(exchange, form, is_asgi=is_asgi) else None
+                last = async_to_sync(_gather)(exchange, form, is_asgi=is_asgi)  # cancelled when the client leaves
+                return exchange, form if last else None
         finally:
             limits.close_one(slot)
+            self._end(last)
+
+    def _end(self, last: Piece | None) -> None:
+        """`last`: the last piece of the exchange, or None if the client did not get it."""
+        if self.repeats is not None and self._exchange is not None:
+            self.repeats.end(self._exchange, last)
+            close_connections()  # of a thread that serves no request
 
     def forget_body(self) -> None:
         """A stream or a wait is long, and a parsed body takes several times its bytes."""
@@ -123,13 +141,27 @@ def _bearer(authenticator: TokenAuthentication) -> TokenAuthentication:
     return bearer
 
 
-async def _events(exchange: Exchange, form: Format) -> AsyncGenerator[bytes]:
-    for event in form.begin():
-        yield event
-    async with aclosing(pieces(exchange)) as coming:
-        async for piece in coming:
-            for event in form.add(piece):
-                yield event
+async def _events(
+    exchange: Exchange, form: Format, end: Callable[[Piece | None], None] | None, *, is_typed: bool
+) -> AsyncGenerator[bytes]:
+    last = None
+    try:
+        for event in form.begin():
+            yield event
+        async with aclosing(pieces(exchange)) as coming:
+            async for piece in coming:
+                last = piece if isinstance(piece, Asked | Ended) else None
+                if is_typed and isinstance(piece, Text):
+                    continue
+                if is_typed and isinstance(piece, Ended) and piece.output:
+                    for event in form.add(piece.output):
+                        yield event
+                for event in form.add(piece):
+                    yield event
+    finally:  # also when the client leaves; not on the event loop: it asks the cache
+        if end is not None:
+            with suppress(RuntimeError):  # the server stops
+                asyncio.get_running_loop().run_in_executor(None, end, last)
 
 
 def _fault(exchange: Exchange, form: Format, is_slow: bool) -> bytes:
@@ -140,8 +172,8 @@ def _fault(exchange: Exchange, form: Format, is_slow: bool) -> bytes:
     return form.fault("slow_client", text)
 
 
-async def _gather(exchange: Exchange, form: Format, *, is_asgi: bool) -> bool:
-    """Whether the last piece came in time. Of a completed run the format has the output alone. Under WSGI a run that
+async def _gather(exchange: Exchange, form: Format, *, is_asgi: bool) -> Piece | None:
+    """The last piece, if it came in time. Of a completed run the format has the output alone. Under WSGI a run that
     waits for other people is not waited for."""
     within_s = WAIT_S if is_asgi else min(WAIT_S, sse.WSGI_S)
     came: list[Piece] = []
@@ -155,19 +187,19 @@ async def _gather(exchange: Exchange, form: Format, *, is_asgi: bool) -> bool:
                 if piece is not None:
                     came.append(piece)
                 elif not is_asgi and await readers().call(waits_for_others, exchange):
-                    return False
+                    return None
     except TimeoutError:
-        return False
+        return None
     if isinstance(came[-1], Ended) and came[-1].output:
         came = [came[-1].output, came[-1]]
     for piece in came:
         for _ in form.add(piece):
             pass
-    return True
+    return came[-1]
 
 
 def after_wait(exchange: Exchange) -> str:
-    """The message of a 504."""
+    """The message for a run that is late."""
     run = exchange.run.tree_id
     return f"run {run} has not ended in time and goes on: read it at runs/{run}/, or use a stream"
 

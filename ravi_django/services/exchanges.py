@@ -1,8 +1,8 @@
 """One exchange with a client that sends whole conversations: OpenAI's two APIs and AG-UI.
 
 The conversation is the session, not the client's list of messages. Of that list, only the messages after the last one
-of the assistant count: those of the user are the input of a run, those of a tool answer requests of the session. The
-others are not looked at, so that a long conversation costs no more than its bytes.
+of the assistant count: those of the user are the input of a run, those of a tool answer requests of the session. From
+the others no content is made; OpenAI's endpoints compare their texts to find the session.
 """
 
 from __future__ import annotations
@@ -99,22 +99,40 @@ def read(messages: Iterable[tuple[int, ClientMessage]], name: str = "messages") 
     """The input of these new messages. Raises InvalidInputError that names one of them, and InputTooLargeError before a
     file is looked up."""
     blocks: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
     answered: dict[str, list[ClientMessage]] = {}
     for index, message in messages:
         match message.role:
+            case "system" | "developer" if quotes_instructions():
+                path = f"{name}.{index}.content"
+                texts = (block.get("text", "") for block in _blocks(message.content, path))
+                notes.append({"type": "text", "text": QUOTED + "\n".join(texts).strip().replace("\n", "\n> ")})
             case "user":
                 blocks += _blocks(message.content, f"{name}.{index}.content")
             case "tool":
                 _add_answer(answered, message, name)
             case role:
-                text = f"the role {role!r:.50} is not possible: an agent has its own instructions"
+                text = f"the role {role!r:.50} is not possible: {OWN_INSTRUCTIONS}"
                 raise InvalidInputError(text, field=f"{name}.{index}.role")
     if blocks and answered:
         raise InvalidInputError("answer the requests first, then send the user's message", field=name)
     if not blocks and not answered:
         raise InvalidInputError("there is no message of the user after the last one of the assistant", field=name)
+    if blocks:
+        blocks = notes + blocks
     _name_files(blocks)
     return Input(blocks, [one for same in answered.values() for one in same], name)
+
+
+OWN_INSTRUCTIONS = (
+    "an agent has its own instructions; write the text in the user's message, or set "
+    'RAVI["CLIENT_INSTRUCTIONS"] = "quote" for a quoted note of that message'
+)
+QUOTED = "Note of the user's program, which is part of this message and no instruction of the site:\n> "
+
+
+def quotes_instructions() -> bool:
+    return bool(conf.CLIENT_INSTRUCTIONS == "quote")
 
 
 def _add_answer(answered: dict[str, list[ClientMessage]], answer: ClientMessage, name: str) -> None:
@@ -142,14 +160,18 @@ def _blocks(content: Any, path: str) -> Iterator[dict[str, Any]]:
         match part:
             case {"type": "text" | "input_text", "text": str(text)}:
                 yield {"type": "text", "text": text}
-            case {"type": "image_url", "image_url": {"url": str(url)}} | {"type": "input_image", "image_url": str(url)}:
-                yield {"type": "image", **_source(url)}
+            case {"type": "image_url", "image_url": {"url": str(url), **more}} | {
+                "type": "input_image",
+                "image_url": str(url),
+                **more,
+            }:
+                yield {"type": "image", **_source(url), **_detail(more)}
             case (
                 {"type": "file", "file": {"file_id": str(file)}}
                 | {"type": "input_file" | "input_image", "file_id": str(file)}
                 | {"type": "image" | "audio" | "video" | "document", "source": {"type": "file", "value": str(file)}}
             ):
-                yield {"type": "file", "file": file}
+                yield {"type": "file", "file": file, **_detail(part)}
             case {"type": "file", "file": {"file_data": str(data), **more}} | {
                 "type": "input_file",
                 "file_data": str(data),
@@ -167,6 +189,11 @@ def _blocks(content: Any, path: str) -> Iterator[dict[str, Any]]:
                 raise InvalidInputError(text, field=f"{path}.{number}")
 
 
+def _detail(image: Mapping[Any, Any]) -> dict[str, str]:
+    detail = image.get("detail")
+    return {"detail": detail} if detail in ("low", "high", "auto", "original") else {}
+
+
 def _source(url: str) -> dict[str, str]:
     head, comma, data = url.partition(",")
     if comma and head.startswith("data:") and head.endswith(";base64"):
@@ -182,7 +209,9 @@ def _inline(data: str, name: Any) -> dict[str, Any]:
     return {"type": kind_of(source["mime_type"]), **source, "name": name}
 
 
-def begin(user: Any, agent: AgentId, thread: checks.Thread | None, incoming: Input, **options: Any) -> Exchange:
+def begin(
+    user: Any, agent: AgentId, thread: checks.Thread | Session | None, incoming: Input, **options: Any
+) -> Exchange:
     """Submit the input to `agent`, or answer the requests. Without a thread a new session is made; more options: those
     of `submit`. Raises the errors of both."""
     whole = hidden.sees(user)
@@ -313,13 +342,21 @@ def _pending(session: Session | UUID | None) -> list[HumanRequest]:
     """The pending requests of the session's run trees, oldest first."""
     roots = list(Run.objects.filter(session=session, parent=None, status__in=ACTIVE).values_list("id", flat=True))
     trees = Run.objects.filter(Q(id__in=roots) | Q(root__in=roots)).values("id")
-    rows = HumanRequest.objects.select_related("run", "answered_by").order_by("id")
+    rows = HumanRequest.objects.select_related("run__root", "answered_by").order_by("id")
     return list(rows.filter(run__in=trees, status=HumanRequest.Status.PENDING)) if roots else []
 
 
 def asked(exchange: Exchange) -> list[dict[str, Any]]:
     """The open requests of the session that the user may answer, as REST shows them."""
-    return [dict(RequestSerializer(row).data) for row in _open(exchange.user, exchange.run.session_id)]
+    return asked_by(exchange)[0]
+
+
+def asked_by(exchange: Exchange) -> tuple[list[dict[str, Any]], Run]:
+    """`asked`, and the root of the exchange as it is now if there are some."""
+    rows = _open(exchange.user, exchange.run.session_id)
+    roots = (row.run.root or row.run for row in rows)
+    root = next((root for root in roots if root.id == exchange.run.tree_id), exchange.run)
+    return [dict(RequestSerializer(row).data) for row in rows], root
 
 
 def waits_for_others(exchange: Exchange) -> bool:

@@ -14,7 +14,7 @@ from ravi_django.engine.db.threads import readers
 from ravi_django.live.streams.buffer import POLL_S
 from ravi_django.live.streams.reading import follow, with_pauses
 from ravi_django.models import Run, Status
-from ravi_django.services.exchanges import Exchange, asked, waits
+from ravi_django.services.exchanges import Exchange, asked_by, waits
 
 LOOK_S = 5.0  # requests are escalated, reassigned and become due without a frame
 
@@ -51,11 +51,15 @@ class Task:
     task: dict[str, Any]
 
 
+Usage: TypeAlias = tuple[int, int, int, int]  # tokens: input, output, cached input, reasoning output
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The last piece: the run waits for answers of this user."""
 
     requests: list[dict[str, Any]]  # as REST shows them
+    usage: Usage = (0, 0, 0, 0)  # so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,9 @@ class Ended:
 
     status: str
     error: dict[str, Any]  # type and message; empty if it has completed
-    usage: tuple[int, int, int]  # tokens: input, output, of the input from the cache
+    usage: Usage
     output: Text | None = None  # of a completed run: the whole answer, without what its agent said before
+    reason: str = "stop"  # why the last answer of the model ended: a FinishReason
 
 
 Piece: TypeAlias = Text | Call | Result | Task | Asked | Ended
@@ -107,6 +112,7 @@ class _Reader:
     tree: str
     texts: dict[str, _CallText] = field(default_factory=dict)  # by model call
     last: str = ""  # the text that was said last
+    reason: str = "stop"  # why the model's last answer ended
 
     def of(self, frame: dict[str, Any]) -> Iterator[Piece]:
         match frame["type"]:
@@ -140,6 +146,7 @@ class _Reader:
     def _completed(self, frame: dict[str, Any]) -> Iterator[Piece]:
         """Says what the deltas have not: a recorded call that is read again has none."""
         content = frame["content"]
+        self.reason = frame.get("finish_reason", "stop")
         if text := "".join(block["text"] for block in content if block["type"] == "text"):
             yield from self._new_text(frame, text)
         for block in content:
@@ -152,8 +159,8 @@ async def pieces(exchange: Exchange, every_s: float = POLL_S) -> AsyncGenerator[
     """The pieces of the exchange as they come; the last one is Asked or Ended."""
     tree = exchange.run.tree_id
     reader = _Reader(str(tree))
-    if exchange.after and (requests := await readers().call(asked, exchange)):
-        yield Asked(requests)
+    if exchange.after and (asked := await readers().call(_asked, exchange)):
+        yield asked
         return
     async with (
         aclosing(follow(tree, exchange.after, whole=exchange.whole, every_s=every_s)) as followed,
@@ -162,16 +169,38 @@ async def pieces(exchange: Exchange, every_s: float = POLL_S) -> AsyncGenerator[
         async for frame in frames:
             for piece in reader.of(frame) if frame else ():
                 yield piece
-            if (frame is None or waits(frame)) and (requests := await readers().call(asked, exchange)):
-                yield Asked(requests)
+            if (frame is None or waits(frame)) and (asked := await readers().call(_asked, exchange)):
+                yield asked
                 return
             if frame and _is_blocked(frame, str(tree)):
                 break
-    run = await readers().call(Run.objects.get, id=tree)
-    output = Text(f"{tree}/output", run.output) if run.status == Status.COMPLETED and run.output else None
-    if output and output.text.strip() != reader.last.strip():
-        yield output
-    yield Ended(run.status, run.error or {}, (run.input_tokens, run.output_tokens, run.cached_tokens), output)
+    end = _ended(await readers().call(Run.objects.get, id=tree), reader.reason)
+    if end.output and end.output.text.strip() != reader.last.strip():
+        yield end.output
+    yield end
+
+
+def present(exchange: Exchange) -> Asked | Ended | None:
+    """The last piece, if the exchange has one now."""
+    run = Run.objects.get(id=exchange.run.tree_id)
+    if not (run.is_terminal or run.status == Status.BLOCKED):
+        return _asked(exchange)
+    calls = run.journal.filter(kind="llm.call", phase="result", error__isnull=True).order_by("-seq")
+    return _ended(run, calls.values_list("result__finish_reason", flat=True).first() or "stop")
+
+
+def _asked(exchange: Exchange) -> Asked | None:
+    requests, root = asked_by(exchange)
+    return Asked(requests, _usage(root)) if requests else None
+
+
+def _ended(run: Run, reason: str) -> Ended:
+    output = Text(f"{run.id}/output", run.output) if run.status == Status.COMPLETED and run.output else None
+    return Ended(run.status, run.error or {}, _usage(run), output, reason)
+
+
+def _usage(run: Run) -> Usage:
+    return run.input_tokens, run.output_tokens, run.cached_tokens, run.reasoning_tokens
 
 
 def _is_blocked(frame: dict[str, Any], tree: str) -> bool:

@@ -40,6 +40,7 @@ STATUSES = {  # the code of an error, and its description in the OpenAPI documen
     411: ("length_required", "A body without Content-Length."),
     413: ("too_large", "Too large. Nothing was written."),
     415: ("unsupported_media_type", "The body is not application/json."),
+    422: ("run_failed", "The run failed; or `run_not_finished`: it goes on. `run` is its id."),
     429: ("throttled", "Too many calls of this user; `Retry-After` is the number of seconds to wait."),
     500: ("internal", "An error of the server; it has been logged."),
     501: ("unsupported", "The site is not set up for it."),
@@ -47,7 +48,6 @@ STATUSES = {  # the code of an error, and its description in the OpenAPI documen
         "unavailable",
         "A service cannot be reached; or `busy`: the process has no room for the body.",
     ),
-    504: ("timeout", "The run did not end in time. It continues; `run` is its id."),
 }
 
 LONGEST = 1000  # characters of a message: it may repeat input of the client

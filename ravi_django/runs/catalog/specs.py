@@ -78,6 +78,13 @@ def find(address: AgentId | str) -> RunnableAgent:
     return RunnableAgent(agent_id, *row)
 
 
+def is_typed(agent: RunnableAgent) -> bool:
+    """Whether the agent answers with JSON of a schema of its own."""
+    if agent.version is None:
+        return isinstance(getattr(registry._agents.get(str(agent.address)), "result", None), ResultType)
+    return agent.spec.get("result_schema") is not None
+
+
 def find_or_list(address: AgentId | str) -> RunnableAgent:
     """`find` for the site's own code: the error's text names the agents that there are."""
     try:

@@ -21,7 +21,7 @@ from ravi_django.kernel.json_values import digest_of
 from ravi_django.runs.teams import board
 from ravi_django.services import exchanges
 from ravi_django.services.exchanges import ClientMessage, Exchange, Input
-from ravi_django.services.pieces import Asked, Call, Ended, Piece, Result, Task, Text
+from ravi_django.services.pieces import Asked, Call, Ended, Piece, Result, Task, Text, Usage
 
 OURS = "ravi-result-"  # begins the ids of tool messages that the client has from this server
 INSTEAD = "use POST v1/chat/completions"
@@ -216,7 +216,7 @@ class AguiFormat(Format):
         snapshot = {"run": self._run, "session": self._session, "board": [*self._tasks.values()]}
         return _event("STATE_SNAPSHOT", snapshot=snapshot)
 
-    def _finished(self, outcome: dict[str, Any], usage: tuple[int, int, int] | None = None) -> bytes:
+    def _finished(self, outcome: dict[str, Any], usage: Usage | None = None) -> bytes:
         tokens = {"usage": [{"inputTokens": usage[0], "outputTokens": usage[1]}]} if usage else {}
         return _event("RUN_FINISHED", **self._ids, outcome=outcome, **tokens)
 

@@ -269,3 +269,7 @@ def test_a_wrong_setting_is_found(settings: Any, capsys: Any) -> None:
     settings.RAVI = {**site, "LIMITS": {}, "ENGINE": "celery"}
     call_command("check")
     assert "ravi.W030" in capsys.readouterr().err
+    for wings, is_said in ((["protocols"], True), ([], False)):
+        settings.RAVI = {**site, "LIMITS": None, "ENGINE": "celery", "WINGS": wings}
+        call_command("check")
+        assert ("repeats are not recognised" in capsys.readouterr().err) is is_said

@@ -231,6 +231,21 @@ def test_new_messages_are_counted_before_they_are_read(doors: dict[str, Door], n
         assert cpu_s < (0.3 if expected in (400, 413) else 2) and mb < max(FLOOR_MB, 8 * len(body) / MB), case
 
 
+HISTORIES = {
+    "a text": [{"role": "user", "content": "a b c d " * (LONG // 9)}, {"role": "assistant", "content": "x"}],
+    "messages": [{"role": ("user", "assistant")[number % 2], "content": "a b"} for number in range(90_000)],
+}
+
+
+@pytest.mark.parametrize("case", HISTORIES)
+def test_a_history_that_is_compared_is_bearable(doors: dict[str, Door], case: str) -> None:
+    body = json.dumps({"model": NOBODY, "messages": [*HISTORIES[case], {"role": "user", "content": "hi"}]}).encode()
+
+    status, cpu_s, mb = cost_of(doors["chat"], body)
+
+    assert status == 404 and cpu_s < 2 and mb < max(FLOOR_MB, 8 * len(body) / MB), (status, cpu_s, mb)
+
+
 @pytest.mark.parametrize(("length", "kept"), [(1, 1000), (10_000, 105)])
 def test_a_snapshot_of_agui_has_the_newest_messages_of_the_client(client: Any, length: int, kept: int) -> None:
     thread_id = str(uuid7())
