@@ -17,10 +17,16 @@ from ravi_django import access
 from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority, TopicId
 from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.content import FROM_CLIENTS
+from ravi_django.kernel.identity import ADDRESS
 from ravi_django.runs.catalog.registry import near_key
 
 MAX_UNKNOWN = 50  # unknown fields that an error names
 MAX_TEXTS = 1000  # of an answer, one for each question
+_OBJECT = {"type": "object", "additionalProperties": {}}
+ANY = {  # JSON, also null: without types a generated client has an unknown
+    "oneOf": [_OBJECT, {"type": "array", "items": {}}, *({"type": name} for name in ("string", "number", "boolean"))],
+    "nullable": True,
+}
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -75,7 +81,10 @@ class IdField(serializers.UUIDField):
         return UUID(str(super().to_internal_value(data)))
 
 
-@extend_schema_field({"type": "string", "maxLength": 200, "description": "The id of a session, or a name"})
+CONVERSATION = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}
+
+
+@extend_schema_field({**CONVERSATION, "description": "The id of a session, or a name"})
 class ConversationField(TextField):
     def to_internal_value(self, data: Any) -> Any:
         text = super().to_internal_value(data)
@@ -91,7 +100,7 @@ class TimeField(serializers.DateTimeField):
         super().__init__(format=ISO_8601, input_formats=[ISO_8601], default_timezone=UTC, **options)
 
 
-@extend_schema_field({"type": "string", "description": "type/key", "example": "react/assistant"})
+@extend_schema_field({"type": "string", "pattern": ADDRESS, "description": "type/key", "example": "react/assistant"})
 class AgentField(serializers.Field[Any, Any, Any, Any]):
     kind: type[AgentId | TopicId] = AgentId
 
@@ -104,11 +113,12 @@ class AgentField(serializers.Field[Any, Any, Any, Any]):
             raise serializers.ValidationError(f"{error}{near}") from None
 
 
-@extend_schema_field({"type": "string", "description": "type/source", "example": "news/sport"})
+@extend_schema_field({"type": "string", "pattern": ADDRESS, "description": "type/source", "example": "news/sport"})
 class TopicField(AgentField):
     kind = TopicId
 
 
+@extend_schema_field(ANY)
 class ValueField(serializers.JSONField):
     """Any JSON value, as it is: the parser has checked it, and DRF's own field writes it once more."""
 
@@ -116,7 +126,7 @@ class ValueField(serializers.JSONField):
         return data
 
 
-@extend_schema_field({"type": "object", "additionalProperties": {}})
+@extend_schema_field(_OBJECT)
 class ObjectField(ValueField):
     """Values are not looked at one by one."""
 

@@ -7,6 +7,7 @@ from uuid import UUID, uuid5
 
 from django.db.models import OuterRef, Subquery
 from django.db.models.functions import Left
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -68,6 +69,22 @@ class UsageSerializer(ReadOnly[Any]):
     )
 
 
+@extend_schema_field(
+    {
+        "type": "object",
+        "properties": {
+            "kind": {"type": "string", "description": "message, timer, signal, child, request, provider or slot"},
+            "id": {"type": "string", "description": "Of the request or the child run"},
+            "name": {"type": "string", "description": "Of the signal or the model"},
+            "until": {"type": "string", "format": "date-time", "nullable": True},
+        },
+        "required": ["kind", "until"],
+    }
+)
+class WaitField(serializers.JSONField):
+    """The first of a run's waits."""
+
+
 class RunSerializer(ReadOnly[Any]):
     id = IdField()
     agent = serializers.CharField(help_text="type/key")
@@ -86,7 +103,7 @@ class RunSerializer(ReadOnly[Any]):
     root = IdField(source="tree_id", help_text="The root of its tree; its own id at the root")  # type: ignore[assignment]
     depth = serializers.IntegerField()
     forked_from = IdField(allow_null=True, help_text="The run whose journal it began with")  # type: ignore[assignment]
-    waiting_on = serializers.JSONField(source="waits_for", allow_null=True, help_text="kind, id or name, until")
+    waiting_on = WaitField(source="waits_for", allow_null=True, help_text="What it waits for, while it is suspended")
     priority = PriorityField()
     metadata = serializers.DictField()
     attempts = serializers.SerializerMethodField(help_text="Attempts of the present step; 0 before the run has started")
@@ -219,8 +236,8 @@ class EntrySerializer(ReadOnly[Any]):
     phase = serializers.ChoiceField(choices=Phase.choices)
     kind = serializers.CharField()
     name = serializers.CharField()
-    request = serializers.JSONField(allow_null=True)
-    result = serializers.JSONField(allow_null=True)
+    request = ValueField(allow_null=True)
+    result = ValueField(allow_null=True)
     error = RunErrorSerializer(allow_null=True)
     hidden = serializers.BooleanField(required=False, help_text="True: its tool is visible only to staff")
     usage = EntryUsageSerializer(source="*", allow_null=True, help_text="Of a model call")
@@ -370,8 +387,13 @@ class AgentSerializer(ReadOnly[Any]):
         return {**super().get_fields(), "class": serializers.CharField(help_text="Python class")}
 
 
+@extend_schema_field(OpenApiTypes.BINARY)
+class UploadField(serializers.FileField):
+    """The bytes of a file; an answer would have its address."""
+
+
 class UploadSerializer(StrictSerializer):
-    file = serializers.FileField(max_length=255)
+    file = UploadField(max_length=255)
 
 
 class FileSerializer(ReadOnly[Any]):

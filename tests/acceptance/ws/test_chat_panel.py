@@ -39,7 +39,7 @@ OTHERS = (
     "html { font-size: 30px } body { font: bold 2rem/3 cursive; text-align: center; word-spacing: 9px }",
     "div { display: grid; padding: 50px } button { all: unset } p, h1, h2, ul { margin: 99px } svg { width: 9px }",
     "* { all: unset !important } ravi-panel, ravi-chat { display: none !important; color: red !important }",
-    "[lang] :is(ravi-panel, ravi-chat) { visibility: hidden; opacity: .5; zoom: 2 } [lang] * { font: italic 9px serif }",
+    "[lang] :is(ravi-panel, ravi-chat) { visibility: hidden; opacity: .5; zoom: 2 } [lang] * { font: 9px serif }",
     "body { transform: rotate(4deg) scale(.7); height: 300px } ravi-panel { position: absolute; transform: none }",
     "div { filter: blur(3px); contain: strict; width: 90px; height: 90px; overflow: hidden }",
 )
@@ -50,7 +50,8 @@ LOOKS = """() => {
         looks.push([path, "box", [x, y, width, height].map(side => Math.round(side * 10)).join()]);
         for (const name of style) if (!name.startsWith("--")) looks.push([path, name, style.getPropertyValue(name)]);
         const children = [...(one.shadowRoot?.children ?? []), ...one.children];
-        children.forEach((child, at) => child.matches("link, script, style, option") || walk(child, `${path}/${child.id || child.localName + at}`));
+        const shown = children.filter(child => !child.matches("link, script, style, option"));
+        shown.forEach((child, at) => walk(child, `${path}/${child.id || child.localName + at}`));
     };
     walk(document.querySelector("ravi-panel").shadowRoot.querySelector("dialog"), "panel");
     walk(document.querySelector("ravi-chat"), "chat");
