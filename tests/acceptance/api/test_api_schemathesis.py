@@ -64,21 +64,21 @@ def test_the_schema_is_what_the_server_does(root: Any, user: Any, monkeypatch: A
     schema.config.generation.update(allow_x00=False)  # PostgreSQL stores no NUL
     schema.app = get_wsgi_application()
 
-    faults: list[str] = []
+    failures: list[str] = []
     for operation in (one.ok() for one in schema.get_all_operations()):
         row = ids.get(operation.path.removeprefix("/ravi/").partition("s/")[0])
         for mode in GenerationMode:
             with suppress(Unsatisfiable):  # an operation that nothing can be wrong about
-                faults += made_up(operation, mode, row, tokens, examples)
+                failures += made_up(operation, mode, row, tokens, examples)
 
-    assert not faults, "\n".join(dict.fromkeys(faults))
+    assert not failures, "\n".join(dict.fromkeys(failures))
     assert len(EXCEPTIONS) <= 10
 
 
 def made_up(operation: Any, mode: GenerationMode, row: Any, tokens: list[str], examples: int) -> list[str]:
-    """Send examples of one operation: with the id of `row` and with another, for each user. Returns the faults."""
+    """Send examples of one operation: with the id of `row` and with another, for each user. Returns the failures."""
     by_turns = cycle(product(tokens, [row is not None, False]))
-    faults = []
+    failures = []
 
     @settings(
         max_examples=examples,
@@ -100,13 +100,13 @@ def made_up(operation: Any, mode: GenerationMode, row: Any, tokens: list[str], e
         try:
             case.validate_response(response, checks=CHECKS)
         except BaseExceptionGroup as group:
-            for fault in group.exceptions:
-                if not (isinstance(fault, RejectedPositiveData) and is_excepted(operation.label, response.json())):
+            for failure in group.exceptions:
+                if not (isinstance(failure, RejectedPositiveData) and is_excepted(operation.label, response.json())):
                     request = f"{operation.label} {mode.name} {case.query} {case.body!r:.600}"
-                    faults.append(f"{request}\n  {response.status_code} {response.text:.400}\n  {fault!s:.600}")
+                    failures.append(f"{request}\n  {response.status_code} {response.text:.400}\n  {failure!s:.600}")
 
     check()
-    return faults
+    return failures
 
 
 def is_excepted(label: str, answer: dict[str, Any]) -> bool:

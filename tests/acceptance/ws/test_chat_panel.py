@@ -50,8 +50,8 @@ LOOKS = """() => {
         looks.push([path, "box", [x, y, width, height].map(side => Math.round(side * 10)).join()]);
         for (const name of style) if (!name.startsWith("--")) looks.push([path, name, style.getPropertyValue(name)]);
         const children = [...(one.shadowRoot?.children ?? []), ...one.children];
-        const shown = children.filter(child => !child.matches("link, script, style, option"));
-        shown.forEach((child, at) => walk(child, `${path}/${child.id || child.localName + at}`));
+        const styled = children.filter(child => !child.matches("link, script, style, option"));
+        styled.forEach((child, at) => walk(child, `${path}/${child.id || child.localName + at}`));
     };
     walk(document.querySelector("ravi-panel").shadowRoot.querySelector("dialog"), "panel");
     walk(document.querySelector("ravi-chat"), "chat");
@@ -216,4 +216,6 @@ def test_the_panel_looks_alike_in_every_page(server: Any, demo: Any, new_page: C
         other = looks_in(css)
         differs = [f"{' '.join(one)} {'alone' if one in alone else 'here'}" for one in sorted(other ^ alone)]
         assert not differs, "\n".join([css, *differs[:30]])
+    page.evaluate("document.querySelector('ravi-panel').hidden = true")
+    assert not page.is_visible("ravi-panel dialog")
     assert (page.errors, page.console) == ([], [])
