@@ -312,8 +312,9 @@ def schema_of(name: str, rule: Any) -> dict[str, Any]:
 class Form(forms.Form):
     def clean(self) -> None:
         """An empty value is an error, except for `search`: browsers send empty search boxes."""
-        for name in self.fields:
-            if name != "search" and name in self.data and not self.data[name].strip():
+        for name in (name for name in self.fields if name != "search" and name in self.data):
+            parts = self.data[name].split(",") if name == "ordering" else [self.data[name]]
+            if not all(map(str.strip, parts)):
                 self.add_error(name, "must not be empty")
 
 

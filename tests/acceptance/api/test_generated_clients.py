@@ -13,7 +13,6 @@ import pytest
 
 from tests.acceptance.api.api_support import PAID, client_of
 from tests.support.patience import BOUND_S
-from tests.support.required import missing
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("payers"), pytest.mark.full]
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,7 +39,7 @@ def check(result: dict[str, Any]) -> None:
 
 def test_openapi_python_client(server: str, key: str, worker: None, user: Any, tmp_path: Path) -> None:
     if not PYTHON.exists():
-        missing("openapi-python-client", "make test-clients installs it")
+        pytest.skip("openapi-python-client is missing: make test-clients installs it")
     generate = [PYTHON / "openapi-python-client", "generate", "--path", "schema.json", "--output-path", "site_api"]
     compiled = [PYTHON / "python", "-m", "compileall", "-q", "site_api"]
     steps = [[*generate, "--meta", "none"], compiled, [PYTHON / "python", "client.py"]]
@@ -50,10 +49,8 @@ def test_openapi_python_client(server: str, key: str, worker: None, user: Any, t
 
 def test_openapi_typescript(server: str, key: str, worker: None, user: Any, tmp_path: Path) -> None:
     node, programs = shutil.which("node"), SOURCES / "node_modules/.bin"
-    if node is None:
-        pytest.skip("Node is missing: install Node 20 or newer, with npm")
-    if not programs.exists():
-        missing("openapi-typescript", "make test-clients installs it")
+    if node is None or not programs.exists():
+        pytest.skip("openapi-typescript is missing: make test-clients installs it where Node 20 or newer is")
     generate = [programs / "openapi-typescript", "schema.json", "-o", "schema.ts"]
     steps = [generate, [programs / "tsc", "-p", "."], [node, "client.js"]]
 
