@@ -31,7 +31,6 @@ from rest_framework.utils.urls import remove_query_param, replace_query_param
 
 from ravi_django.db import Bytes
 from ravi_django.kernel import AgentId, ForbiddenError, InvalidInputError
-from ravi_django.kernel.identity import ADDRESS
 from ravi_django.live.streams import hidden
 from ravi_django.models import HumanRequest, Run, Session, Status, first_id_of
 from ravi_django.users import has
@@ -166,6 +165,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}\Z")  # of a key of `metadata`
 MOST_NAMES = 5
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ALL = "all"
+FLAGS = ("true", "false", "True", "False")
 
 
 class Backend(DjangoFilterBackend):
@@ -272,41 +272,9 @@ class MetadataFilter(filters.CharFilter):
         return qs
 
 
-class FlagField(forms.NullBooleanField):
-    """`true` or `false`: Django's own field takes any other text for no value."""
-
-    widget = forms.TextInput
-
-    def clean(self, value: str | None) -> bool | None:
-        if value and value.lower() not in ("true", "false"):
-            raise ValidationError(f"must be true or false, not {value[:LONGEST]!r}")
-        return value.lower() == "true" if value else None
-
-
-class FlagFilter(filters.BooleanFilter):
-    field_class = FlagField  # type: ignore[assignment]
-
-
 def choice(name: str, values: Any, **options: Any) -> filters.ChoiceFilter:
     known = {"invalid_choice": f"{name} must be one of {', '.join(values)}"}
     return filters.ChoiceFilter(choices=[(value, value) for value in values], error_messages=known, **options)
-
-
-def schema_of(name: str, rule: Any) -> dict[str, Any]:
-    """What the form checks of a filter's value, for its JSON Schema."""
-    match rule:
-        case AddressFilter():
-            return {"type": "string", "pattern": ADDRESS}
-        case MomentFilter():
-            return {"type": "string", "format": "date-time"}
-        case filters.OrderingFilter():
-            return {"minItems": 1}
-        case filters.CharFilter():
-            most = {"maxLength": rule.extra["max_length"]} if "max_length" in rule.extra else {}
-            return most if name == "search" else {"minLength": 1, "pattern": r"\S", **most}
-        case filters.ChoiceFilter():
-            return {"type": "string"}
-    return {}
 
 
 class Form(forms.Form):
@@ -316,6 +284,8 @@ class Form(forms.Form):
             parts = self.data[name].split(",") if name == "ordering" else [self.data[name]]
             if not all(map(str.strip, parts)):
                 self.add_error(name, "must not be empty")
+            elif isinstance(self.fields[name], forms.NullBooleanField) and self.data[name] not in FLAGS:
+                self.add_error(name, "must be true or false")  # Django takes another text for no value
 
 
 class Rows(FilterSet):
@@ -367,9 +337,9 @@ class RunFilters(Rows):
 class SessionFilters(Rows):
     search = search("the title")
     ordering = filters.OrderingFilter(fields={"id": "created_at", "updated_at": "updated_at"})
-    mine = FlagFilter(method="of_reader", help_text="Only the reader's own. A superuser sees those of all.")
+    mine = filters.BooleanFilter(method="of_reader", help_text="Only the reader's own. A superuser sees those of all.")
     name = filters.CharFilter(max_length=LONGEST, help_text="Only conversations with this name.")
-    newest_fork = FlagFilter(
+    newest_fork = filters.BooleanFilter(
         method="newest_of_family",
         help_text="Of those that were forked from each other only the last one spoken in; `true` without `name`.",
     )

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from pydantic import ValidationError as PydanticValidationError
 from rest_framework import ISO_8601, serializers
@@ -219,3 +220,24 @@ class PriorityField(serializers.ChoiceField):
 
     def to_representation(self, value: Any) -> str:
         return Priority(value).name.lower()
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "properties": {
+            "kind": {"type": "string", "description": "message, timer, signal, child, request, provider or slot"},
+            "id": {"type": "string", "description": "Of the request or the child run"},
+            "name": {"type": "string", "description": "Of the signal or the model"},
+            "until": {"type": "string", "format": "date-time", "nullable": True},
+        },
+        "required": ["kind", "until"],
+    }
+)
+class WaitField(serializers.JSONField):
+    """The first of a run's waits."""
+
+
+@extend_schema_field(OpenApiTypes.BINARY)
+class UploadField(serializers.FileField):
+    """The bytes of a file; an answer would have its address."""

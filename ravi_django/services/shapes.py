@@ -7,7 +7,6 @@ from uuid import UUID, uuid5
 
 from django.db.models import OuterRef, Subquery
 from django.db.models.functions import Left
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -32,7 +31,9 @@ from ravi_django.services.fields import (
     StrictSerializer,
     TextField,
     TimeField,
+    UploadField,
     ValueField,
+    WaitField,
 )
 
 ReadOnly = serializers.Serializer  # never takes input
@@ -67,22 +68,6 @@ class UsageSerializer(ReadOnly[Any]):
     estimated = serializers.BooleanField(
         source="usage_estimated", help_text="A part was counted here: the provider has not reported it"
     )
-
-
-@extend_schema_field(
-    {
-        "type": "object",
-        "properties": {
-            "kind": {"type": "string", "description": "message, timer, signal, child, request, provider or slot"},
-            "id": {"type": "string", "description": "Of the request or the child run"},
-            "name": {"type": "string", "description": "Of the signal or the model"},
-            "until": {"type": "string", "format": "date-time", "nullable": True},
-        },
-        "required": ["kind", "until"],
-    }
-)
-class WaitField(serializers.JSONField):
-    """The first of a run's waits."""
 
 
 class RunSerializer(ReadOnly[Any]):
@@ -385,11 +370,6 @@ class AgentSerializer(ReadOnly[Any]):
     def get_fields(self) -> dict[str, Any]:
         """`class` cannot be the name of an attribute."""
         return {**super().get_fields(), "class": serializers.CharField(help_text="Python class")}
-
-
-@extend_schema_field(OpenApiTypes.BINARY)
-class UploadField(serializers.FileField):
-    """The bytes of a file; an answer would have its address."""
 
 
 class UploadSerializer(StrictSerializer):
