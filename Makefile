@@ -8,7 +8,7 @@
 #   make test-all                                       all tests, whole sites included; ARGS=--record-durations see tests/support/durations.py
 #   make test-sites                                     of these, the sites that install the app, one of each kind
 #   make coverage [ARGS=…]                              all tests with branch coverage, child processes included
-#   make test-clients                                   of these, those with clients in Node (20 or newer)
+#   make test-clients                                   of these, those with clients in Node (20 or newer) and generated ones
 #   make providers [LITELLM=latest] [HISTORIES=2000]    of these, those at stand-ins of providers; with the newest litellm
 #   make test-llm                                       what that real model streams through the whole stack
 #   make chaos [N=40] [FAULTS=600] [SEED=7]             N runs while everything around them dies
@@ -75,9 +75,17 @@ test-sites:
 $(CLIENTS): $(addprefix tests/clients/,package.json package-lock.json assistant-ui.jsx)
 	@! command -v npm >/dev/null || npm ci --silent --prefix tests/clients
 
-test-clients: $(CLIENTS)
+GENERATED := tests/clients/generated
+
+$(GENERATED)/node_modules: $(GENERATED)/package-lock.json
+	@! command -v npm >/dev/null || npm ci --silent --prefix $(GENERATED)
+
+.cache/generated-clients: $(GENERATED)/requirements.txt
+	@rm -rf $@ && $(PY) -m venv $@ && $@/bin/python -m pip install --quiet --no-compile -r $< && touch $@
+
+test-clients: $(CLIENTS) $(GENERATED)/node_modules .cache/generated-clients
 	@$(PY) .ci/install dev
-	@exec $(VENV)/python -m pytest -m full tests/acceptance/api/test_agui_clients.py tests/acceptance/ws/test_programs.py $(ARGS)
+	@exec $(VENV)/python -m pytest -m full tests/acceptance/api/test_agui_clients.py tests/acceptance/api/test_generated_clients.py tests/acceptance/ws/test_programs.py $(ARGS)
 
 PROVIDERS = tests/unit/capabilities/llm $$(grep -rlE 'support.(providers|histories)' tests --include='test_*.py' | grep -v capabilities/llm)
 LATEST := .cache/litellm-latest
@@ -148,6 +156,6 @@ screenshots:
 	@exec $(VENV)/python -m tests.screenshots
 
 clean:
-	rm -rf .venv .bench-venv tests/clients/node_modules .cache .demo build dist db.sqlite3* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .bench-venv tests/clients/node_modules $(GENERATED)/node_modules .cache .demo build dist db.sqlite3* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf "/var/tmp/ravi-$$($(PY) -c 'import hashlib, os; print(hashlib.sha256(os.fsencode(os.getcwd())).hexdigest()[:12])')"

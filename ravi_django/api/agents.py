@@ -10,7 +10,7 @@ from ravi_django import access
 from ravi_django.agents.spec.spec import CLASSES, REACT
 from ravi_django.api.base import ApiViewSet
 from ravi_django.api.filters import AddressPages
-from ravi_django.api.openapi import documented, parameter
+from ravi_django.api.openapi import COUNT, documented, parameter
 from ravi_django.kernel import AgentId, AgentNotFoundError
 from ravi_django.models import Agent
 from ravi_django.runs.catalog import specs
@@ -27,7 +27,7 @@ class AgentViewSet(ApiViewSet):
         "agents_list",
         ok={200: shapes.AgentSerializer(many=True)},
         errors=[400],
-        parameters=[parameter("limit", "Agents a page: by default 50, at most 200.", kind=int)],
+        parameters=[parameter("limit", "Agents a page: by default 50, at most 200.", kind=COUNT)],
     )
     def list(self, request: Any) -> Response:
         """The agents that the user may run, by address."""

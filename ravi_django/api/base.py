@@ -19,7 +19,14 @@ from django.utils.decorators import method_decorator
 from django.utils.module_loading import import_string
 from drf_spectacular.openapi import AutoSchema
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
-from rest_framework.exceptions import APIException, AuthenticationFailed, NotAuthenticated, NotFound, ParseError
+from rest_framework.exceptions import (
+    APIException,
+    AuthenticationFailed,
+    MethodNotAllowed,
+    NotAuthenticated,
+    NotFound,
+    ParseError,
+)
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.pagination import CursorPagination
 from rest_framework.parsers import BaseParser
@@ -136,10 +143,10 @@ non_atomic = method_decorator(_non_atomic, name="dispatch")
 
 
 class LengthRequired(APIException):
-    """DRF reads a body without Content-Length as an empty one."""
+    """A WSGI server may pass a chunked body on without its length, and DRF would read it as an empty one."""
 
     status_code = 411
-    default_detail = "a body needs the header Content-Length; a chunked body is not read"
+    default_detail = "this server reads no chunked body: send the header Content-Length"
 
 
 class Busy(APIException):
@@ -192,9 +199,12 @@ class ApiView(APIView):
             self.give_back()
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        if self.allowed_methods and request.method not in self.allowed_methods:  # before the credentials and the query
+            raise MethodNotAllowed(request.method)
         self._take_body(request._request)  # before the check of the CSRF token, which may read it
         super().initial(request, *args, **kwargs)
-        if "Transfer-Encoding" in request.headers and not self.reads_chunks:
+        is_chunked = "Transfer-Encoding" in request.headers and not isinstance(request._request, ASGIRequest)
+        if is_chunked and not self.reads_chunks:
             raise LengthRequired
         if self.limit and request.method not in SAFE_METHODS:
             limits.count(request.user, self.limit)
@@ -239,6 +249,8 @@ class ApiView(APIView):
 
 
 def _body_bytes(request: Any) -> int:
+    """Of the body. Under ASGI the server has written a chunked body to a file. Its size becomes the request's length,
+    without which DRF reads nothing."""
     if (length := request.META.get("CONTENT_LENGTH") or "").isdecimal():
         return int(length[:18])
     body = getattr(request, "_stream", None)
@@ -246,6 +258,7 @@ def _body_bytes(request: Any) -> int:
         return 0  # none, or a chunked one under WSGI
     size = int(body.seek(0, SEEK_END))
     body.seek(0)
+    request.META["CONTENT_LENGTH"] = str(size)
     return size
 
 

@@ -17,13 +17,13 @@ from ravi_django import limits
 from ravi_django.api import base, filters, sse
 from ravi_django.api.base import ApiView, ApiViewSet, non_atomic
 from ravi_django.api.filters import limit_of
-from ravi_django.api.openapi import documented, parameter
+from ravi_django.api.openapi import ADDRESSED, COUNT, documented, parameter
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.live.streams import hidden
 from ravi_django.live.streams.frames import STREAM
 from ravi_django.live.streams.live import check, live
-from ravi_django.live.streams.reading import EVERY, PAGE, Only, has_ended, on_this_thread, page, run_of_topic
+from ravi_django.live.streams.reading import EVERY, PAGE, PROGRESS, Only, has_ended, on_this_thread, page, run_of_topic
 from ravi_django.models import Run, Ticket
 from ravi_django.services import shapes
 from ravi_django.services.open_streams import OpenStream, issue_ticket, keep_tickets
@@ -31,9 +31,10 @@ from ravi_django.services.open_streams import OpenStream, issue_ticket, keep_tic
 SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 RUNSERVER = "WSGIServer/"  # Django's development server, the only WSGI server with a thread for each request
+NUMBER = {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}  # of an event
 PAGING = [
-    parameter("after", "Only events with a higher number.", kind=int),
-    parameter("limit", "Events a page, for JSON only: at most 500, the default.", kind=int),
+    parameter("after", "Only events with a higher number.", kind=NUMBER),
+    parameter("limit", "Events a page, for JSON only: at most 500, the default.", kind=COUNT),
 ]
 
 
@@ -65,8 +66,8 @@ class EventViewSet(ApiViewSet):
         errors=[400, 404],
         parameters=[
             *PAGING,
-            parameter("Last-Event-ID", "As `after`, and overrides it.", kind=int, where="header"),
-            parameter("agent", "Only events of this agent's runs, an address."),
+            parameter("Last-Event-ID", "As `after`, and overrides it.", kind=NUMBER, where="header"),
+            parameter("agent", "Only events of this agent's runs, an address.", kind=ADDRESSED),
         ],
     )
     def retrieve(self, request: Any, id: UUID) -> Any:
@@ -85,7 +86,11 @@ class EventViewSet(ApiViewSet):
         "topics_events",
         ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer, 204: None},
         errors=[400, 404, 501],
-        parameters=[parameter("run", "A run of the tree; pages of `agent.stream` need it.", kind=UUID), *PAGING],
+        parameters=[
+            parameter("type", "The kind of topic.", enum=[STREAM, PROGRESS], where="path", required=True),
+            parameter("run", "A run of the tree; pages of `agent.stream` need it.", kind=UUID),
+            *PAGING,
+        ],
     )
     def topic(self, request: Any, type: str, source: str, namespace: str = DEFAULT_NAMESPACE) -> Any:
         """The events of one topic of a run's tree, as in `runs/{id}/events/`.

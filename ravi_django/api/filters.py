@@ -165,6 +165,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}\Z")  # of a key of `metadata`
 MOST_NAMES = 5
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ALL = "all"
+FLAGS = ("true", "false", "True", "False")
 
 
 class Backend(DjangoFilterBackend):
@@ -279,9 +280,12 @@ def choice(name: str, values: Any, **options: Any) -> filters.ChoiceFilter:
 class Form(forms.Form):
     def clean(self) -> None:
         """An empty value is an error, except for `search`: browsers send empty search boxes."""
-        for name in self.fields:
-            if name != "search" and name in self.data and not self.data[name].strip():
+        for name in (name for name in self.fields if name != "search" and name in self.data):
+            parts = self.data[name].split(",") if name == "ordering" else [self.data[name]]
+            if not all(map(str.strip, parts)):
                 self.add_error(name, "must not be empty")
+            elif isinstance(self.fields[name], forms.NullBooleanField) and self.data[name] not in FLAGS:
+                self.add_error(name, "must be true or false")  # Django takes another text for no value
 
 
 class Rows(FilterSet):

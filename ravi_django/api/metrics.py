@@ -217,7 +217,7 @@ class MetricsView(ApiView):
         media_type="application/json",
         errors=[400, 403, 404],
         parameters=[
-            parameter("since", "Requests opened since: ISO 8601, a date or a time; by default 30 days ago."),
+            parameter("since", "Requests opened since this time; by default 30 days ago.", kind=datetime),
             parameter("format", "`prometheus` is the same as `Accept: text/plain`.", enum=["json", "prometheus"]),
         ],
     )

@@ -16,7 +16,9 @@ from pydantic_core import CoreSchema, core_schema
 from ravi_django.kernel.errors import InvalidInputError
 
 DEFAULT_NAMESPACE = "default"
-_PART = re.compile(r"[A-Za-z0-9_.:@+-]{1,100}\Z")
+PART = "[A-Za-z0-9_.:@+-]{1,100}"
+ADDRESS = f"^({PART}/){{1,2}}{PART}$"  # the text of an address, for a JSON Schema
+_PART = re.compile(rf"{PART}\Z")
 
 
 def _checked(field: str, value: object) -> str:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from pydantic import ValidationError as PydanticValidationError
 from rest_framework import ISO_8601, serializers
@@ -17,10 +18,16 @@ from ravi_django import access
 from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority, TopicId
 from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.content import FROM_CLIENTS
+from ravi_django.kernel.identity import ADDRESS
 from ravi_django.runs.catalog.registry import near_key
 
 MAX_UNKNOWN = 50  # unknown fields that an error names
 MAX_TEXTS = 1000  # of an answer, one for each question
+_OBJECT = {"type": "object", "additionalProperties": {}}
+ANY = {  # JSON, also null: without types a generated client has an unknown
+    "oneOf": [_OBJECT, {"type": "array", "items": {}}, *({"type": name} for name in ("string", "number", "boolean"))],
+    "nullable": True,
+}
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -75,7 +82,10 @@ class IdField(serializers.UUIDField):
         return UUID(str(super().to_internal_value(data)))
 
 
-@extend_schema_field({"type": "string", "maxLength": 200, "description": "The id of a session, or a name"})
+CONVERSATION = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}
+
+
+@extend_schema_field({**CONVERSATION, "description": "The id of a session, or a name"})
 class ConversationField(TextField):
     def to_internal_value(self, data: Any) -> Any:
         text = super().to_internal_value(data)
@@ -91,7 +101,7 @@ class TimeField(serializers.DateTimeField):
         super().__init__(format=ISO_8601, input_formats=[ISO_8601], default_timezone=UTC, **options)
 
 
-@extend_schema_field({"type": "string", "description": "type/key", "example": "react/assistant"})
+@extend_schema_field({"type": "string", "pattern": ADDRESS, "description": "type/key", "example": "react/assistant"})
 class AgentField(serializers.Field[Any, Any, Any, Any]):
     kind: type[AgentId | TopicId] = AgentId
 
@@ -104,11 +114,12 @@ class AgentField(serializers.Field[Any, Any, Any, Any]):
             raise serializers.ValidationError(f"{error}{near}") from None
 
 
-@extend_schema_field({"type": "string", "description": "type/source", "example": "news/sport"})
+@extend_schema_field({"type": "string", "pattern": ADDRESS, "description": "type/source", "example": "news/sport"})
 class TopicField(AgentField):
     kind = TopicId
 
 
+@extend_schema_field(ANY)
 class ValueField(serializers.JSONField):
     """Any JSON value, as it is: the parser has checked it, and DRF's own field writes it once more."""
 
@@ -116,7 +127,7 @@ class ValueField(serializers.JSONField):
         return data
 
 
-@extend_schema_field({"type": "object", "additionalProperties": {}})
+@extend_schema_field(_OBJECT)
 class ObjectField(ValueField):
     """Values are not looked at one by one."""
 
@@ -209,3 +220,24 @@ class PriorityField(serializers.ChoiceField):
 
     def to_representation(self, value: Any) -> str:
         return Priority(value).name.lower()
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "properties": {
+            "kind": {"type": "string", "description": "message, timer, signal, child, request, provider or slot"},
+            "id": {"type": "string", "description": "Of the request or the child run"},
+            "name": {"type": "string", "description": "Of the signal or the model"},
+            "until": {"type": "string", "format": "date-time", "nullable": True},
+        },
+        "required": ["kind", "until"],
+    }
+)
+class WaitField(serializers.JSONField):
+    """The first of a run's waits."""
+
+
+@extend_schema_field(OpenApiTypes.BINARY)
+class UploadField(serializers.FileField):
+    """The bytes of a file; an answer would have its address."""

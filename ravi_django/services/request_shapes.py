@@ -38,7 +38,7 @@ class DecisionSerializer(serializers.Serializer[Any]):
     values = serializers.DictField(child=serializers.CharField(), required=False, help_text="By key")
     arguments = serializers.DictField(required=False, help_text="Used instead of the requested ones")
     outcome = serializers.ChoiceField(choices=answers.OUTCOMES, required=False)
-    result = serializers.JSONField(required=False, allow_null=True)
+    result = ValueField(required=False, allow_null=True)
     sticky = serializers.BooleanField(required=False, help_text="Also for the tool's next calls in the session")
 
 

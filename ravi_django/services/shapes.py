@@ -31,7 +31,9 @@ from ravi_django.services.fields import (
     StrictSerializer,
     TextField,
     TimeField,
+    UploadField,
     ValueField,
+    WaitField,
 )
 
 ReadOnly = serializers.Serializer  # never takes input
@@ -86,7 +88,7 @@ class RunSerializer(ReadOnly[Any]):
     root = IdField(source="tree_id", help_text="The root of its tree; its own id at the root")  # type: ignore[assignment]
     depth = serializers.IntegerField()
     forked_from = IdField(allow_null=True, help_text="The run whose journal it began with")  # type: ignore[assignment]
-    waiting_on = serializers.JSONField(source="waits_for", allow_null=True, help_text="kind, id or name, until")
+    waiting_on = WaitField(source="waits_for", allow_null=True, help_text="What it waits for, while it is suspended")
     priority = PriorityField()
     metadata = serializers.DictField()
     attempts = serializers.SerializerMethodField(help_text="Attempts of the present step; 0 before the run has started")
@@ -219,8 +221,8 @@ class EntrySerializer(ReadOnly[Any]):
     phase = serializers.ChoiceField(choices=Phase.choices)
     kind = serializers.CharField()
     name = serializers.CharField()
-    request = serializers.JSONField(allow_null=True)
-    result = serializers.JSONField(allow_null=True)
+    request = ValueField(allow_null=True)
+    result = ValueField(allow_null=True)
     error = RunErrorSerializer(allow_null=True)
     hidden = serializers.BooleanField(required=False, help_text="True: its tool is visible only to staff")
     usage = EntryUsageSerializer(source="*", allow_null=True, help_text="Of a model call")
@@ -371,7 +373,7 @@ class AgentSerializer(ReadOnly[Any]):
 
 
 class UploadSerializer(StrictSerializer):
-    file = serializers.FileField(max_length=255)
+    file = UploadField(max_length=255)
 
 
 class FileSerializer(ReadOnly[Any]):

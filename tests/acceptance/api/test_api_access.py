@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import Any
 from unittest.mock import Mock
 from uuid import uuid4
@@ -26,6 +29,7 @@ from ravi_django.api.runs import RunViewSet
 from tests.acceptance.api.api_support import AGENT, client_of, error_of
 from tests.support.asked import asked_by
 from tests.support.cases import case
+from tests.support.patience import BOUND_S
 from tests.support.runs import on_postgresql
 from tests.support.world import submit
 
@@ -238,6 +242,9 @@ def test_an_unmatched_path_is_404(client: APIClient) -> None:
     assert "slash" not in error_of(client.get("/ravi/walks"))["message"]
 
 
+NOT_POSSIBLE = [(405, "method_not_allowed"), (406, "not_acceptable")]
+
+
 def test_a_method_that_is_not_there_is_405_and_what_cannot_be_accepted_406(client: APIClient) -> None:
     for name, address in addresses().items():
         response = client.put(address)
@@ -250,7 +257,10 @@ def test_a_method_that_is_not_there_is_405_and_what_cannot_be_accepted_406(clien
         if name == "file-detail":  # of any type
             assert response.status_code == 404
             continue
-        assert (response.status_code, error_of(response)["code"]) == (406, "not_acceptable"), name
+        assert (response.status_code, error_of(response)["code"]) in NOT_POSSIBLE, name
+    assert client.get("/ravi/runs/", headers={"Accept": "application/xml"}).status_code == 406
+    for method in (client.post, client_of().post):  # before the ticket, the topic and the credentials
+        assert method("/ravi/topics/no/topic/events/?ticket=1&run=none").status_code == 405
     accept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
     response = client.get("/ravi/runs/", headers={"Accept": accept})
     assert (response.status_code, response["Cache-Control"]) == (200, "no-store")
@@ -288,13 +298,34 @@ def test_a_database_that_refuses_writes_asks_for_another_try(client: APIClient) 
     assert (response.status_code, error_of(response)["code"], response.get("Retry-After")) == (503, "unavailable", "1")
 
 
-def test_a_body_in_chunks_is_refused_and_not_lost(client: APIClient, written: Any) -> None:
+def test_a_wsgi_server_refuses_a_body_in_chunks_and_does_not_lose_it(client: APIClient, written: Any) -> None:
     before = written()
 
     response = client.post("/ravi/sessions/", headers={"Transfer-Encoding": "chunked"})
 
     assert (response.status_code, error_of(response)["code"]) == (411, "length_required")
     assert written() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_body_in_chunks_is_read_under_asgi_up_to_the_bound(server: str, key: str, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 1024}
+    form = [b"--x\r\nContent-Disposition: form-data; name=file; filename=a.txt\r\n\r\n", b"text\r\n--x--\r\n"]
+
+    def answered(path: str, kind: str, *chunks: bytes) -> tuple[int, dict[str, Any]]:
+        connection = HTTPConnection(server.removeprefix("http://"), timeout=BOUND_S)
+        headers = {"Authorization": f"Token {key}", "Content-Type": kind, "Transfer-Encoding": "chunked"}
+        with closing(connection):
+            connection.request("POST", f"/ravi/{path}/", iter(chunks), headers, encode_chunked=True)
+            answer = connection.getresponse()
+            return answer.status, json.load(answer)
+
+    status, made = answered("sessions", "application/json", b'{"title": ', b'"in chunks"}')
+    assert (status, made["title"]) == (201, "in chunks")
+    status, file = answered("files", "multipart/form-data; boundary=x", *form)
+    assert (status, file["size"]) == (201, 4)
+    status, refused = answered("sessions", "application/json", b'{"title": "', *[b"x" * 1024] * 80, b'"}')
+    assert (status, refused["error"]["code"]) == (413, "too_large")
 
 
 def test_a_made_up_cursor_and_a_format_are_no_fault_of_ours(client: APIClient) -> None:

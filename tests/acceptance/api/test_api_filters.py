@@ -32,6 +32,15 @@ def ids(client: APIClient, address: str, query: str) -> list[str]:
     return [row["id"] for row in found.json()["results"]]
 
 
+def test_a_flag_is_true_or_false_and_an_order_has_names(client: APIClient) -> None:
+    for order in (",", "created_at,,-created_at"):
+        assert client.get(f"/ravi/sessions/?ordering={order}").status_code == 400
+    for name in ("mine", "newest_fork"):
+        assert [client.get(f"/ravi/sessions/?{name}={value}").status_code for value in ("true", "False")] == [200, 200]
+        refused = client.get(f"/ravi/sessions/?{name}=yes")
+        assert (refused.status_code, error_of(refused)["field"]) == (400, name)
+
+
 def test_runs_by_time_order_and_metadata(user: Any, client: APIClient) -> None:
     assert not apps.is_installed("django_filters")
     metadata = [{"customer": "acme", "n": 5, "vip": True}, {"customer": "other"}, {}]

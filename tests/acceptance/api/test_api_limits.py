@@ -82,7 +82,7 @@ def test_they_are_on_by_default(settings: Any) -> None:
         ("fork", ["runs/{run.id}/fork/"] * 3),
         ("emit", ["topics/news/sport/emit/"] * 3),
         ("tickets", ["tickets/"] * 3),
-        ("follows", ["follows/", "PATCH follows/{run.id}/", "DELETE follows/{run.id}/"]),
+        ("follows", ["follows/", "DELETE follows/{run.id}/", "DELETE follows/{run.id}/"]),
         ("sessions", ["sessions/", "PATCH sessions/{run.session_id}/", "DELETE sessions/{run.session_id}/"]),
     ],
 )

@@ -89,6 +89,26 @@ def test_the_pages_of_lists_are_described(schema: dict[str, Any]) -> None:
     }
 
 
+def test_bodies_and_values_have_types_that_generators_of_clients_use(schema: dict[str, Any]) -> None:
+    described, paths = schema["components"]["schemas"], schema["paths"]
+
+    assert described["Upload"]["properties"]["file"]["format"] == "binary"
+    assert described["SessionRename"]["required"] == ["title"]
+    assert all(described[name]["additionalProperties"] is False for name in ("RunRequest", "Answer", "Signal"))
+    assert described["Signal"]["properties"]["name"]["minLength"] == 1
+    assert described["Run"]["properties"]["waiting_on"]["required"] == ["kind", "until"]
+    assert {"oneOf", "nullable"} <= set(described["Entry"]["properties"]["request"])
+    assert "application/octet-stream" in paths["/ravi/files/{id}/"]["get"]["responses"]["200"]["content"]
+    body = paths["/ravi/agui/{type}/{key}/"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert {"threadId", "runId", "messages"} == set(body["required"]) <= set(body["properties"])
+    assert schema["components"]["securitySchemes"]["bearerAuth"]["scheme"] == "bearer"
+    for address, methods in paths.items():
+        names = {one["name"] for one in methods.get("get", {}).get("parameters", [])}
+        assert ("format" in names) == ("metrics" in address), address
+        bearer = [{"bearerAuth": []} in one["security"] for one in methods.values()]
+        assert all(bearer) == any(bearer) == ("/v1/" in address or "/agui/" in address), address
+
+
 def test_what_is_answered_is_what_is_described(permitted, schema, client, agent) -> None:
     run = client.post("/ravi/runs/", {"agent": agent, "input": "hi"}, format="json").json()
     follow = client.post("/ravi/follows/", {"agent": agent, "topic": "news/sport"}, format="json").json()

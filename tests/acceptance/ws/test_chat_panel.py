@@ -34,6 +34,30 @@ LEFT = """run => {
     localStorage[key] = JSON.stringify({ ...JSON.parse(localStorage[key]), run });
 }"""
 
+OTHERS = (
+    "* { font-size: 40px; color: magenta; letter-spacing: 4px; line-height: 3; box-sizing: content-box }",
+    "html { font-size: 30px } body { font: bold 2rem/3 cursive; text-align: center; word-spacing: 9px }",
+    "div { display: grid; padding: 50px } button { all: unset } p, h1, h2, ul { margin: 99px } svg { width: 9px }",
+    "* { all: unset !important } ravi-panel, ravi-chat { display: none !important; color: red !important }",
+    "[lang] :is(ravi-panel, ravi-chat) { visibility: hidden; opacity: .5; zoom: 2 } [lang] * { font: 9px serif }",
+    "body { transform: rotate(4deg) scale(.7); height: 300px } ravi-panel { position: absolute; transform: none }",
+    "div { filter: blur(3px); contain: strict; width: 90px; height: 90px; overflow: hidden }",
+)
+LOOKS = """() => {
+    const looks = [];
+    const walk = (one, path) => {
+        const style = getComputedStyle(one), { x, y, width, height } = one.getBoundingClientRect();
+        looks.push([path, "box", [x, y, width, height].map(side => Math.round(side * 10)).join()]);
+        for (const name of style) if (!name.startsWith("--")) looks.push([path, name, style.getPropertyValue(name)]);
+        const children = [...(one.shadowRoot?.children ?? []), ...one.children];
+        const styled = children.filter(child => !child.matches("link, script, style, option"));
+        styled.forEach((child, at) => walk(child, `${path}/${child.id || child.localName + at}`));
+    };
+    walk(document.querySelector("ravi-panel").shadowRoot.querySelector("dialog"), "panel");
+    walk(document.querySelector("ravi-chat"), "chat");
+    return looks;
+}"""
+
 
 def rendered(tag: str, user: Any) -> str:
     request = RequestFactory().get("/shop/?page=2")
@@ -167,4 +191,31 @@ def test_a_page_of_the_admin_is_told_to_the_agent_and_the_talk_goes_on_on_the_ne
     page.click("ravi-panel #open")
     page.wait_for_selector("ravi-chat #welcome:visible")
     assert page.locator("ravi-chat .user").count() == 0
+    assert (page.errors, page.console) == ([], [])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_panel_looks_alike_in_every_page(server: Any, demo: Any, new_page: Callable[..., Any], width: int) -> None:
+    tag = elsewhere(rendered, '{% ravi_chat agent="react/assistant" %}', demo)
+    page = new_page(server.url, demo, viewport={"width": width, "height": 900}, reduced_motion="reduce")
+    page.add_init_script("localStorage.clear()")  # no panel is open from the page before
+
+    def looks_in(css: str) -> set[tuple[str, ...]]:
+        html = f'<!doctype html><html lang="en"><style>{css}</style><body><div>{tag}</div><p>A page of the site.</p>'
+        page.route("**/shop/", lambda route: route.fulfill(body=html, content_type="text/html"))
+        page.goto("/shop/")
+        page.click("ravi-panel #open")
+        page.wait_for_selector("ravi-chat #welcome:visible")
+        page.focus("ravi-panel #close")
+        return set(map(tuple, page.evaluate(LOOKS)))
+
+    alone = looks_in("")
+    assert len({path for path, *_ in alone}) > 40
+    for css in OTHERS[:: 1 if width > 400 else 3]:
+        other = looks_in(css)
+        differs = [f"{' '.join(one)} {'alone' if one in alone else 'here'}" for one in sorted(other ^ alone)]
+        assert not differs, "\n".join([css, *differs[:30]])
+    page.evaluate("document.querySelector('ravi-panel').hidden = true")
+    assert not page.is_visible("ravi-panel dialog")
     assert (page.errors, page.console) == ([], [])

@@ -4,9 +4,11 @@ const LOOK = 5000; // ms between two looks at a run that a closed panel has left
 const narrow = matchMedia("(max-width: 46rem)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+CSS.registerProperty({ name: "--ravi-rem", syntax: "<length>", inherits: true, initialValue: "16px" }); // else an em at each element
+
 class RaviPanel extends HTMLElement {
   connectedCallback() {
-    [this.button, this.dialog, this.full, this.asks, this.fault] = ["open", "panel", "full", "asks", "fault"].map((id) => this.shadowRoot.getElementById(id));
+    [this.layer, this.button, this.dialog, this.full, this.asks, this.fault] = ["layer", "open", "panel", "full", "asks", "fault"].map((id) => this.shadowRoot.getElementById(id));
     this.key = `ravi.panel.${this.dataset.user}.${this.dataset.kept}`; // of {open, session, run}: run is the one at work
     this.button.onclick = () => this.open();
     this.shadowRoot.getElementById("close").onclick = () => this.close();
@@ -113,8 +115,20 @@ class RaviPanel extends HTMLElement {
     }
   }
 
+  // In a part of the page with a transform or a filter, `fixed` is relative to that part: show the panel in the browser's
+  // top layer instead.
+  #raise() {
+    const { left, top, width, height } = this.layer.getBoundingClientRect();
+    const { clientWidth, clientHeight } = document.documentElement;
+    const isFixed = getComputedStyle(this.layer).position === "fixed"; // its stylesheet has loaded
+    if (this.layer.popover || !isFixed || Math.max(...[left, top, width - clientWidth, height - clientHeight].map(Math.abs)) < 1) return;
+    this.layer.popover = "manual";
+    this.layer.showPopover();
+  }
+
   // Put the button above a bar that the page keeps at its lower edge, such as the buttons of a form.
   #lift() {
+    this.#raise();
     if (this.button.hidden) return;
     const { x, width } = this.button.getBoundingClientRect();
     const bar = document.elementsFromPoint(x + width / 2, innerHeight - width / 2).find((one) => {

@@ -13,12 +13,13 @@ from rest_framework.response import Response
 from ravi_django import access
 from ravi_django.api.base import ApiView, ApiViewSet
 from ravi_django.api.filters import AddressFilter, Form
-from ravi_django.api.openapi import documented, parameter
+from ravi_django.api.openapi import ADDRESSED, documented, parameter
 from ravi_django.kernel import InvalidInputError, SessionNotFoundError, TopicId
 from ravi_django.models import Follow, Session
 from ravi_django.people import site_rules
 from ravi_django.runs.lifecycle.erasure_rows import delete_follows
 from ravi_django.services.fields import (
+    CONVERSATION,
     AgentField,
     ConversationField,
     IdField,
@@ -33,9 +34,9 @@ from ravi_django.services.fields import (
 from ravi_django.wings.feeds.social import follows as social_follows, publications
 
 NAMED = [
-    parameter("agent", "The agent that follows, type/key."),
-    parameter("topic", "The topic, type/source."),
-    parameter("session", "For a follow of one conversation.", kind=UUID),
+    parameter("agent", "The agent that follows, type/key.", kind=ADDRESSED, required=True),
+    parameter("topic", "The topic, type/source.", kind=ADDRESSED, required=True),
+    parameter("session", "For a follow of one conversation.", kind=CONVERSATION),
 ]
 
 
