@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Q
+from pydantic_core import to_json
 
 from ravi_django import access, limits
 from ravi_django.conf import conf
@@ -29,8 +30,8 @@ from ravi_django.kernel import (
 from ravi_django.kernel.json_values import read_json
 from ravi_django.live.streams import hidden
 from ravi_django.live.streams.reading import newest
-from ravi_django.models import ACTIVE, HumanRequest, Run, Session, Status
-from ravi_django.people import answers, site_rules
+from ravi_django.models import ACTIVE, HumanRequest, InboxMessage, Run, Session, Status
+from ravi_django.people import answers, client_calls, site_rules
 from ravi_django.runs import checks
 from ravi_django.runs.files import files
 from ravi_django.runs.files.contents import kind_of
@@ -203,10 +204,12 @@ def _is_repeat(user: Any, agent: AgentId, run: Run, key: str | None) -> bool:
     return key is not None and run.idempotency_scope == checks.scope_of(checks.owner_of(user), agent, key)
 
 
-def is_known(user: Any, agent: AgentId, key: str) -> bool:
-    """Whether the user has submitted a run of the agent with this idempotency key."""
+def blocks_known(user: Any, agent: AgentId, key: str) -> list[dict[str, Any]] | None:
+    """The content of the first message of the user's run of the agent with this idempotency key. None: no such run."""
     scope = checks.scope_of(checks.owner_of(user), agent, key)
-    return Run.objects.filter(idempotency_scope=scope).exists()
+    bodies = InboxMessage.objects.filter(run__idempotency_scope=scope).order_by("id").values_list("body", flat=True)
+    body = bodies.first()
+    return None if body is None else list(body["payload"]["message"]["content"])
 
 
 def submit(
@@ -231,7 +234,11 @@ def submit(
             before(user, session_id)
         return runnable
 
-    return say(agent, input, user=user, tenant=tenant, find=find, **options)
+    run, is_new = say(agent, input, user=user, tenant=tenant, find=find, **options)
+    key = options.get("idempotency_key")
+    if run.status == Status.QUEUED if is_new else key is None or not _is_repeat(user, agent, run, key):
+        client_calls.close(run.session_id, checks.owner_of(user))  # of the run at work: its user goes on
+    return run, is_new
 
 
 def _answer(user: Any, session: Session | None, incoming: Input) -> tuple[Run, int, bool]:
@@ -240,7 +247,7 @@ def _answer(user: Any, session: Session | None, incoming: Input) -> tuple[Run, i
     pending, roots = [], []
     checked: dict[UUID, answers.AnswerInput] = {}  # by request: an id may be written in several ways
     for sent in incoming.answers:
-        row = _request(sent.answers)
+        row = _request(sent.answers, session)
         root = (row.run.root or row.run) if row else None
         if row is None or root is None or session is None or root.session_id != session.id:
             raise _not_open(sent, incoming)
@@ -264,11 +271,12 @@ def _answer(user: Any, session: Session | None, incoming: Input) -> tuple[Run, i
     return roots[0], after, not pending
 
 
-def _request(id: str) -> HumanRequest | None:
+def _request(id: str, session: Session | None) -> HumanRequest | None:
+    """By its own id, or by that of the call of the client's tool."""
     try:
         return answers.find(id)
     except NotFoundError:
-        return None
+        return None if session is None else client_calls.of_call(session.id, id)
 
 
 def _not_open(sent: ClientMessage, incoming: Input) -> InvalidInputError:
@@ -288,11 +296,13 @@ def waits(frame: dict[str, Any]) -> bool:
 
 
 def _answer_of(request: HumanRequest, content: Any) -> dict[str, Any]:
-    """The arguments of `answers.answer`: REST's body as JSON, or a plain text. That is the answer to a question, else
-    the action."""
+    """The arguments of `answers.answer`: REST's body as JSON, or a plain text. That is the answer to a question, the
+    result of a client's tool, else the action."""
     value = content
     if isinstance(content, list):
         value = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    if request.kind == Kind.CLIENT_TOOL:
+        return {"action": "answer", "text": value if isinstance(value, str) else to_json(value).decode()}
     if isinstance(value, str):
         try:
             decoded = read_json(value)
@@ -334,6 +344,7 @@ def _open(user: Any, session: UUID | None) -> list[HumanRequest]:
 
 
 def _check_answered(user: Any, session: UUID | None) -> None:
-    """A message to a run that waits for its user would wait behind it, with nobody to answer."""
-    if rows := _open(user, session):
+    """A message to a run that waits for its user would wait behind it, with nobody to answer. Calls of the client's
+    tools end with it, see `submit`."""
+    if rows := [row for row in _open(user, session) if row.kind != Kind.CLIENT_TOOL]:
         raise ConflictError(f"answer request {rows[0].id} of this conversation first, then send the message")

@@ -44,6 +44,7 @@ def request_as_json(request: HumanRequest) -> dict[str, Any]:
         "answered_at": in_utc(request.answered_at) if is_answered else None,
         "version": request.version,
         **({"hidden": True} if about.get("hidden") is True else {}),
+        **({"call_id": about["call_id"]} if request.kind == HumanRequest.Kind.CLIENT_TOOL else {}),
     }
 
 

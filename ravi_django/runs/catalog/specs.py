@@ -51,6 +51,12 @@ class RunnableAgent:
     spec: dict[str, Any] = field(default_factory=dict)  # of a row
     access: registry.Access = "private"  # the users who may run it
 
+    @property
+    def takes_client_tools(self) -> bool:
+        """Whether its model is offered tools of the client."""
+        agent = registry._agents.get(str(self.address)) if self.version is None else None
+        return bool(getattr(agent, "client_tools", False))
+
     def check_variables(self, metadata: Mapping[str, Any]) -> None:
         """Raises InvalidInputError unless a run's `metadata["variables"]` fit the spec's declarations."""
         if self.version is not None:

@@ -138,6 +138,7 @@ def write_fork(
             metadata=source.metadata,
             state=source.state,
             result_schema=source.result_schema,
+            client_tools=source.client_tools,
             budget=_budget(source),
             deadline=source.deadline if source.deadline and source.deadline > now else None,
             release=source.release,
