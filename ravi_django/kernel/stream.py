@@ -40,6 +40,13 @@ class RequestClosed(StreamEvent):
     answered_by: str | None = None
 
 
+class StateChanged(StreamEvent):
+    """The agent has set the state that it shares with the page."""
+
+    type: Literal["state"] = "state"
+    state: dict[str, Any] = Field(default_factory=dict)
+
+
 class BoardChanged(StreamEvent):
     type: Literal["board"] = "board"
     task: dict[str, Any]

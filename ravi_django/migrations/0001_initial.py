@@ -413,6 +413,7 @@ class Migration(migrations.Migration):
                 ('family', models.UUIDField(blank=True, help_text='The first of the conversations that were forked from each other; null for it', null=True)),
                 ('memory_of', models.UUIDField(blank=True, editable=False, help_text="For a child that remembers: its root run's conversation", null=True)),
                 ('ended_at', models.DateTimeField(blank=True, editable=False, help_text='When that child ended: the next ones read its turns', null=True)),
+                ('shared_state', models.JSONField(blank=True, editable=False, help_text='See `ctx.set_state`', null=True)),
                 ('next_position', models.BigIntegerField(default=0, help_text='Position of the next turn')),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('updated_at', models.DateTimeField(auto_now=True)),

@@ -212,6 +212,12 @@ def blocks_known(user: Any, agent: AgentId, key: str) -> list[dict[str, Any]] | 
     return None if body is None else list(body["payload"]["message"]["content"])
 
 
+def state_of(user: Any, thread: checks.Thread | None) -> dict[str, Any]:
+    """The state that the agents of the user's conversation have set last."""
+    session = checks.conversation_of(thread, checks.owner_of(user), site_rules.tenant_for(user))
+    return (session.shared_state if session else None) or {}
+
+
 def submit(
     user: Any, agent: AgentId, input: Any, *, before: Callable[[Any, Any], None] | None = None, **options: Any
 ) -> tuple[Run, bool]:

@@ -52,6 +52,13 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """The agent has set the state that it shares with the page."""
+
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """The last piece: the run waits for answers of this user."""
 
@@ -68,7 +75,7 @@ class Ended:
     output: Text | None = None  # of a completed run: the whole answer, without what its agent said before
 
 
-Piece: TypeAlias = Text | Call | Result | Task | Asked | Ended
+Piece: TypeAlias = Text | Call | Result | Task | State | Asked | Ended
 
 
 @dataclass(slots=True)
@@ -121,6 +128,8 @@ class _Reader:
                 yield from self._new_text(frame, frame["text"])
             case "reasoning.delta":
                 yield Text(self._id(frame["call"]), frame["text"], is_reasoning=True)
+            case "state":
+                yield State(frame["state"])
             case "completion":
                 yield from self._completed(frame)
             case "progress" if frame["step"] == "tool_result":

@@ -45,6 +45,7 @@ from ravi_django.kernel.checks import check_span, check_text
 from ravi_django.kernel.json_values import check_json
 from ravi_django.live.streams import hidden
 from ravi_django.people import approvals, client_calls, requests, sticky
+from ravi_django.runs import shared_state
 from ravi_django.runs.catalog import registry
 from ravi_django.runs.lifecycle import endings, generations
 from ravi_django.runs.teams import asks, spawn as children
@@ -195,6 +196,9 @@ class DurableContext(RunState):
         until = requests.expiry(self, timeout)
         asked = approvals.checked(tool, arguments, risk=risk, to=to, expires_at=until, **more)
         return await approvals.ask(self, asked)
+
+    async def set_state(self, value: dict[str, Any]) -> None:
+        await shared_state.set_state(self, value)
 
     async def continue_as_new(self, state: Any = None) -> None:
         following = check_json("state", state)

@@ -237,6 +237,8 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             return [_step(AgentStep.HANDOFF, {"agent": entry.name, **result})]
         case "run.handoff" if entry.error is None:  # the callee's `started` is next
             return [_step(AgentStep.HANDOFF, {"agent": entry.name, "from": result.get("from")})]
+        case "state.set":
+            return [("state", result)]
         case "request.opened":
             return [("request", nameless(result))]
         case "request.closed" | "ask_human":

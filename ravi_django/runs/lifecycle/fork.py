@@ -277,6 +277,7 @@ def _copy_session(
     memory of delegated agents becomes one child session."""
     new = Session(owner_id=source.owner_id, tenant=source.tenant, agent=source.agent, title=title, next_position=end)
     new.name, new.owner_key = name or ("", "")
+    new.shared_state = source.session.shared_state
     if source.parent_id is None:
         new.family = source.session.family or source.session_id
     session = create_session(new)

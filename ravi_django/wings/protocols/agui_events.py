@@ -14,8 +14,9 @@ from ravi_django.agents.tools.client_tool import PREFIX
 from ravi_django.api.exchange import Format
 from ravi_django.runs.teams import board
 from ravi_django.services.exchanges import Exchange
-from ravi_django.services.pieces import Asked, Call, Ended, Piece, Result, Task, Text
+from ravi_django.services.pieces import Asked, Call, Ended, Piece, Result, State, Task, Text
 
+OWN_STATE = ("run", "session", "board")  # names in the state of a client
 OURS = "ravi-result-"  # begins the ids of tool messages that the client has from this server
 
 
@@ -28,6 +29,7 @@ class AguiFormat(Format):
         self._session, self._run = str(exchange.run.session_id), str(exchange.run.tree_id)
         self._ids = {"threadId": thread or self._session, "runId": run_id}
         self._tasks = {str(task.id): board.as_json(task) for task in exchange.run.session.board.all()}
+        self._shared = exchange.run.session.shared_state or {}
         self._reset = reset if exchange.is_repeat and not exchange.after else []  # for a snapshot
         self._client_tools = {tool["name"] for tool in exchange.run.client_tools or ()}
         self._ignored = sorted({tool["name"] for tool in tools} - self._client_tools)
@@ -50,6 +52,10 @@ class AguiFormat(Format):
                 return
             case Task():
                 self._tasks[piece.task["id"]] = piece.task
+                yield self._state()
+                return
+            case State():
+                self._shared = piece.state
                 yield self._state()
                 return
         yield from self._close()
@@ -113,8 +119,8 @@ class AguiFormat(Format):
             yield _event("TEXT_MESSAGE_END", messageId=message.message)
 
     def _state(self) -> bytes:
-        snapshot = {"run": self._run, "session": self._session, "board": [*self._tasks.values()]}
-        return _event("STATE_SNAPSHOT", snapshot=snapshot)
+        own = {"run": self._run, "session": self._session, "board": [*self._tasks.values()]}
+        return _event("STATE_SNAPSHOT", snapshot={**self._shared, **own})
 
     def _finished(self, outcome: dict[str, Any], usage: tuple[int, int, int] | None = None) -> bytes:
         tokens = {"usage": [{"inputTokens": usage[0], "outputTokens": usage[1]}]} if usage else {}

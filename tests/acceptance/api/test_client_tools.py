@@ -13,6 +13,7 @@ from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import HumanRequest, Run, Session, uuid7
 from ravi_django.testing import ScriptedModel
 from tests.acceptance.api.api_support import ASK, AguiClient, text_of
+from tests.support.runs import code
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 FIELDS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -134,3 +135,23 @@ def test_what_the_page_says_is_marked_data_in_the_users_message(
     )
     body["context"] = [{"description": "The cart", "value": "4 pens"}]
     assert text_of(agui.run(agent, thread, **body)) == "It is 42."  # a reconnect
+
+
+def test_an_agent_shares_a_state_with_the_page_and_the_page_its_changes(agui: AguiClient, worker: None) -> None:
+    heard = []
+
+    async def cook(ctx: Any, inbox: Any) -> str:
+        heard.append(inbox[0].payload.message.text)
+        await ctx.set_state({"dish": "soup", "run": "forged"})
+        return "done"
+
+    agent, thread = str(code(cook).id), uuid7()
+    state = [event.snapshot for event in agui.run(agent, thread) if event.type.value == "STATE_SNAPSHOT"][-1]
+    assert (state["dish"], state["run"]) == ("soup", str(Run.objects.get().id))
+
+    agui.run(agent, thread, state=state, messages=[*ASK])
+    events = agui.run(agent, thread, state={**state, "dish": "cake", "run": "forged"})
+
+    assert [text.partition("]\n")[2] for text in heard] == ["", "", '{"state":{"dish":"cake"}}']
+    assert (events[1].snapshot["dish"], events[1].snapshot["session"]) == ("soup", state["session"])
+    assert agui.post(agent, thread, state={"dish": "x" * 66_000}).json()["error"]["field"] == "state"
