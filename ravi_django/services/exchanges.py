@@ -96,7 +96,7 @@ def new(
     return numbered
 
 
-def read(messages: Iterable[tuple[int, ClientMessage]], name: str = "messages") -> Input:
+def read(messages: Iterable[tuple[int, ClientMessage]], name: str = "messages", *, may_be_empty: bool = False) -> Input:
     """The input of these new messages. Raises InvalidInputError that names one of them, and InputTooLargeError before a
     file is looked up."""
     blocks: list[dict[str, Any]] = []
@@ -112,7 +112,7 @@ def read(messages: Iterable[tuple[int, ClientMessage]], name: str = "messages") 
                 raise InvalidInputError(text, field=f"{name}.{index}.role")
     if blocks and answered:
         raise InvalidInputError("answer the requests first, then send the user's message", field=name)
-    if not blocks and not answered:
+    if not (blocks or answered or may_be_empty):
         raise InvalidInputError("there is no message of the user after the last one of the assistant", field=name)
     _name_files(blocks)
     return Input(blocks, [one for same in answered.values() for one in same], name)
@@ -210,12 +210,6 @@ def blocks_known(user: Any, agent: AgentId, key: str) -> list[dict[str, Any]] | 
     bodies = InboxMessage.objects.filter(run__idempotency_scope=scope).order_by("id").values_list("body", flat=True)
     body = bodies.first()
     return None if body is None else list(body["payload"]["message"]["content"])
-
-
-def state_of(user: Any, thread: checks.Thread | None) -> dict[str, Any]:
-    """The state that the agents of the user's conversation have set last."""
-    session = checks.conversation_of(thread, checks.owner_of(user), site_rules.tenant_for(user))
-    return (session.shared_state if session else None) or {}
 
 
 def submit(

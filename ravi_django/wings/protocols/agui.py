@@ -16,8 +16,9 @@ from ravi_django.api.openapi import documented
 from ravi_django.kernel import AgentId, InputTooLargeError, InvalidInputError
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.kernel.json_values import check_json, digest_of
+from ravi_django.runs.lifecycle.submit import REPLACE
 from ravi_django.runs.shared_state import MAX_BYTES as STATE_BYTES
-from ravi_django.services import exchanges
+from ravi_django.services import exchanges, threads
 from ravi_django.services.exchanges import ClientMessage, Exchange, Input
 from ravi_django.wings.protocols.agui_events import OURS, OWN_STATE, AguiFormat
 
@@ -44,35 +45,31 @@ class AguiView(ExchangeView):
         thread = thread_of(sent.thread_id, "threadId")
         once = digest_of([thread, sent.run_id]) if thread and sent.run_id else self.key
         first, reset = _without_reply(messages)
-        known = exchanges.blocks_known(request.user, agent, once) if once and not sent.resume else None
+        session = threads.conversation(request.user, thread)
+        agent, known = threads.of_call(request.user, session, agent, None if sent.resume else once)
         if known is not None:
             messages = first
         message = _answers(sent) if sent.resume else _read(request.data, messages)
-
-        tools = checked_tools(request.data.get("tools") or [])
-        if message.blocks:
-            message.blocks.extend(self._of_page(sent, thread) if known is None else filter(_is_of_page, known))
+        tools, source = checked_tools(request.data.get("tools") or []), None
+        if message.blocks and known is None:
+            message.blocks.extend(_of_page(sent, session))
+            source = threads.next_run(session, _last_of_assistant(messages))
+        elif known is not None:
+            message.blocks.extend(filter(_is_of_page, known))
+        options = {"idempotency_key": once, "client_tools": tools or None, "on_busy": _on_busy(sent)}
 
         def begin() -> Exchange:
-            exchange = exchanges.begin(
-                request.user, agent, thread, message, idempotency_key=once, client_tools=tools or None
-            )
+            if session is not None and source is not None:
+                return threads.fork(request.user, session, source, message.blocks, once)
+            if not message.blocks and not message.answers:
+                return threads.live(request.user, session, agent)
+            exchange = exchanges.begin(request.user, agent, thread, message, **options)
             if exchange.is_repeat and reset and not exchanges.asked(exchange):
                 return replace(exchange, after=0)  # the snapshot removes the whole reply
             return exchange
 
         form_of = partial(AguiFormat, thread=thread, run_id=sent.run_id, reset=reset, tools=tools)
         return self.stream(begin, form_of, INSTEAD)
-
-    def _of_page(self, sent: Any, thread: Any) -> Iterator[dict[str, Any]]:
-        """What the page says about itself, as a part of the user's message: its context, and its state if that is not
-        the one that the agent has set."""
-        if context := [{"description": one.description, "value": one.value} for one in sent.context or ()]:
-            check_json("context", context, CONTEXT_BYTES)
-            yield {"type": "text", "text": FROM_PAGE + to_json(context).decode()}
-        state = _shared(sent.state)
-        if state and check_json("state", state, STATE_BYTES) != _shared(exchanges.state_of(self.request.user, thread)):
-            yield {"type": "text", "text": FROM_PAGE + to_json({"state": state}).decode()}
 
 
 def _input(body: dict[str, Any], messages: Any, first: int = 0) -> Any:
@@ -99,6 +96,28 @@ def _answers(sent: Any) -> Input:
     return exchanges.read(enumerate(answers), "resume")
 
 
+def _of_page(sent: Any, session: Any) -> Iterator[dict[str, Any]]:
+    """What the page says about itself, as a part of the user's message: its context, and its state if that is not the
+    one that the agent has set."""
+    if context := [{"description": one.description, "value": one.value} for one in sent.context or ()]:
+        check_json("context", context, CONTEXT_BYTES)
+        yield {"type": "text", "text": FROM_PAGE + to_json(context).decode()}
+    state = _shared(sent.state)
+    if state and check_json("state", state, STATE_BYTES) != _shared(session and session.shared_state):
+        yield {"type": "text", "text": FROM_PAGE + to_json({"state": state}).decode()}
+
+
+def _on_busy(sent: Any) -> Any:
+    """A new message replaces the run at work, unless the client says otherwise."""
+    forwarded = sent.forwarded_props
+    return forwarded.get("on_busy", REPLACE) if isinstance(forwarded, dict) else REPLACE
+
+
+def _last_of_assistant(messages: list[Any]) -> Any:
+    first = exchanges.first_new(messages, lambda one: _role(one) in ("assistant", "reasoning"))
+    return messages[first - 1] if first else None
+
+
 def _shared(state: Any) -> dict[str, Any]:
     """A client's state without the fields that a snapshot adds."""
     return {name: state[name] for name in state if name not in OWN_STATE} if isinstance(state, dict) else {}
@@ -113,7 +132,8 @@ def _read(body: dict[str, Any], messages: list[Any]) -> Input:
     new = exchanges.new(messages, lambda one: _role(one) in ("assistant", "reasoning"))
     first = new[0][0] if new else 0
     typed = enumerate(_input(body, [message for _, message in new], first).messages, first)
-    return exchanges.read((index, sent) for index, message in typed if (sent := _sent(message)) is not None)
+    sent = ((index, one) for index, message in typed if (one := _sent(message)) is not None)
+    return exchanges.read(sent, may_be_empty=True)
 
 
 def _role(message: Any) -> Any:
