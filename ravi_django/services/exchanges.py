@@ -36,7 +36,7 @@ from ravi_django.runs import checks
 from ravi_django.runs.files import files
 from ravi_django.runs.files.contents import kind_of
 from ravi_django.runs.lifecycle.submit import say
-from ravi_django.services.request_shapes import AnswerSerializer, RequestSerializer, marked
+from ravi_django.services.request_shapes import AnswerSerializer, RequestDetailSerializer, marked
 
 Kind = HumanRequest.Kind
 
@@ -328,8 +328,8 @@ def _pending(session: Session | UUID | None) -> list[HumanRequest]:
 
 
 def asked(exchange: Exchange) -> list[dict[str, Any]]:
-    """The open requests of the session that the user may answer, as REST shows them."""
-    return [dict(RequestSerializer(row).data) for row in _open(exchange.user, exchange.run.session_id)]
+    """The open requests of the session that the user may answer, as REST shows each."""
+    return [dict(RequestDetailSerializer(row).data) for row in _open(exchange.user, exchange.run.session_id)]
 
 
 def waits_for_others(exchange: Exchange) -> bool:

@@ -51,7 +51,7 @@ def of_call(
 
 def live(user: Any, session: Session | None, agent: AgentId) -> Exchange:
     """The agent's active run in the conversation, from its start. Raises InvalidInputError if there is none."""
-    access.find(user, agent, session and session.id)
+    access.find(user, agent, session.id if session else None)
     rows = Run.objects.select_related("session").filter(session=session, agent=str(agent), parent=None)
     if session is None or (run := rows.filter(status__in=ACTIVE).first()) is None:
         text = "there is no message of the user after the last one of the assistant, and no run is at work"

@@ -68,7 +68,7 @@ class AguiView(ExchangeView):
                 return replace(exchange, after=0)  # the snapshot removes the whole reply
             return exchange
 
-        form_of = partial(AguiFormat, thread=thread, run_id=sent.run_id, reset=reset, tools=tools)
+        form_of = partial(AguiFormat, thread=thread, sent=sent, reset=reset, tools=tools)
         return self.stream(begin, form_of, INSTEAD)
 
 

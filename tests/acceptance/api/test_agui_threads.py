@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from project.process import wait_until
+from ravi_django import register
+from ravi_django.agents import AgentTool, OrchestratorAgent, SubAgentConfig
+from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import HumanRequest, Run, Session, uuid7
-from tests.acceptance.api.api_support import AGENT, ASK, AguiClient, registered, text_of
+from ravi_django.testing import ScriptedModel
+from tests.acceptance.api.api_support import AGENT, ASK, AguiClient, kinds, registered, text_of
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import code
@@ -127,3 +131,51 @@ def test_an_edit_forks_after_the_turn_before_it_and_the_name_goes_along(
     forged = {"id": f"{world.submit(AGENT, 'x', user=stranger).id}/1", "role": "assistant", "content": "x"}
     agui.run(agent, thread, messages=[forged, says("five")])
     assert (texts(new)[-2:], Session.objects.filter(owner=user).count()) == (["five", "one"], 2)
+
+
+def test_a_delegation_is_shown_with_its_sub_agent_and_has_a_result(agui: AguiClient, worker: None) -> None:
+    registered("expert", ["It is 42."])
+    task = ToolUseBlock(tool_name="handoff_expert", arguments={"task": "?"}, call_id="c1")
+    lead = register(
+        OrchestratorAgent("lead", model=ScriptedModel([task, "done"]), sub_agents=[SubAgentConfig("react/expert")])
+    )
+    tool = registered("asker", [task, "done"], tools=[AgentTool("react/expert")])
+    for agent in (str(lead.id), tool):
+        events = agui.run(agent, uuid7(), protocolVersion="1.0")
+
+        child = Run.objects.exclude(parent=None).latest("id")
+        of_child = [event for event in events if getattr(event, "subagent_run_id", None) == str(child.id)]
+        assert (kinds(of_child)[0], kinds(of_child)[-1]) == ("SUBAGENT_STARTED", "SUBAGENT_FINISHED")
+        assert (of_child[0].name, of_child[0].parent_tool_call_id) == ("react/expert", "c1")
+        assert text_of(of_child) == "It is 42."
+        (result,) = [event for event in events if event.type.value == "TOOL_CALL_RESULT"]
+        assert (result.tool_call_id, result.content) == ("c1", "It is 42.")
+        assert text_of([event for event in events if event not in of_child]) == "done"
+    assert not [kind for kind in kinds(agui.run(tool, uuid7())) if "SUBAGENT" in kind]  # an older client
+
+
+def test_after_a_hand_over_the_calls_have_results_and_the_present_agent_goes_on(agui: AguiClient, worker: None) -> None:
+    second = registered("second", ["I am the second."])
+    call = ToolUseBlock(tool_name="handoff_second", arguments={"task": "?"}, call_id="c1")
+    config = SubAgentConfig(second, handoff=True)
+    front = str(register(OrchestratorAgent("front", model=ScriptedModel([call]), sub_agents=[config])).id)
+    thread = uuid7()
+
+    events = agui.run(front, thread)
+    (result,) = [event for event in events if event.type.value == "TOOL_CALL_RESULT"]
+    assert (result.tool_call_id, result.content) == ("c1", f"handed over to {second}")
+
+    assert text_of(agui.run(front, thread, runId="r2", messages=[*ASK, reply(events), says()])) == "I am the second."
+    agui.run(front, thread, runId="r2", messages=[*ASK, reply(events), says()])  # a reconnect
+    assert [run.agent for run in Run.objects.order_by("id")] == [second, second]
+
+
+def test_a_child_that_waits_is_suspended_and_one_that_fails_has_an_error(agui: AguiClient, worker: None) -> None:
+    outcomes = []
+    for child in ("payer", "broken"):
+        task = ToolUseBlock(tool_name=f"handoff_{child}", arguments={"task": "?"}, call_id="c1")
+        agent = registered(f"lead-{child}", [task, "done"], tools=[AgentTool(f"react/{child}")])
+        events = agui.run(agent, uuid7(), protocolVersion="1.0")
+        outcomes.append(next(event for event in events if event.type.value in ("SUBAGENT_FINISHED", "SUBAGENT_ERROR")))
+    waiting, failed = outcomes
+    assert (waiting.outcome.type, "no such model" in failed.message) == ("suspended", True)

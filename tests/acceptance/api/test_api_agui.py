@@ -79,6 +79,10 @@ def test_interrupts_are_answered_by_resume(agui: AguiClient, worker: None) -> No
         ("approval", 6),
     ]
 
+    fields = asked[0].response_schema["properties"]
+    assert fields["action"]["enum"] == ["approve", "deny", "edit", "skip", "cancel"]
+    assert fields["arguments"]["properties"]["amount"]["type"] == "integer"
+
     answers = [
         {"interruptId": asked[0].id, "status": "resolved", "payload": {"action": "approve"}},
         {"interruptId": asked[1].id, "status": "cancelled"},
