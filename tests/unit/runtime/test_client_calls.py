@@ -10,7 +10,7 @@ from ravi_django.kernel import ForbiddenError, InvalidInputError, NotFoundError,
 from ravi_django.models import Delegation, HumanRequest, Run, Status
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
-from tests.support.runs import drive, every_death, make_run
+from tests.support.runs import code, drive, every_death, make_run
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_hints")]
 FIELDS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -151,3 +151,16 @@ def test_a_fork_has_the_tools_of_its_run(ann):
     run = drive(run)
 
     assert drive(world.fork(run.id, run.next_seq - 1)).output == "done"
+
+
+def test_a_state_is_the_one_that_the_run_has_set_last_whatever_dies(clock):
+    async def story(ctx, inbox):
+        for dish in ("soup", "cake"):
+            await ctx.set_state({"dish": dish})
+
+    code(story)
+    for run, _ in every_death(clock, lambda drive: drive(make_run())):
+        run.session.refresh_from_db()
+        assert run.session.shared_state == {"dish": "cake"}
+        states = [frame["state"]["dish"] for frame in world.events_page(run.id)[0] if frame["type"] == "state"]
+        assert states == ["soup", "cake"]
