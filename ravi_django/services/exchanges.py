@@ -52,7 +52,7 @@ class ClientMessage:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """The input of the client: either `blocks` or `answers` is empty."""
+    """The input of the client: either `blocks` or `answers` is empty, but for AG-UI."""
 
     blocks: list[dict[str, Any]]  # content blocks of a message
     answers: list[ClientMessage]
@@ -96,7 +96,7 @@ def new(
     return numbered
 
 
-def read(messages: Iterable[tuple[int, ClientMessage]], name: str = "messages", *, may_be_empty: bool = False) -> Input:
+def read(messages: Iterable[tuple[int, ClientMessage]], name: str = "messages", *, of_agui: bool = False) -> Input:
     """The input of these new messages. Raises InvalidInputError that names one of them, and InputTooLargeError before a
     file is looked up."""
     blocks: list[dict[str, Any]] = []
@@ -110,9 +110,9 @@ def read(messages: Iterable[tuple[int, ClientMessage]], name: str = "messages", 
             case role:
                 text = f"the role {role!r:.50} is not possible: an agent has its own instructions"
                 raise InvalidInputError(text, field=f"{name}.{index}.role")
-    if blocks and answered:
+    if blocks and answered and not of_agui:
         raise InvalidInputError("answer the requests first, then send the user's message", field=name)
-    if not (blocks or answered or may_be_empty):
+    if not (blocks or answered or of_agui):
         raise InvalidInputError("there is no message of the user after the last one of the assistant", field=name)
     _name_files(blocks)
     return Input(blocks, [one for same in answered.values() for one in same], name)
@@ -187,7 +187,7 @@ def begin(user: Any, agent: AgentId, thread: checks.Thread | None, incoming: Inp
     """Submit the input to `agent`, or answer the requests. Without a thread a new session is made; more options: those
     of `submit`. Raises the errors of both."""
     whole = hidden.sees(user)
-    if not incoming.answers:
+    if incoming.blocks:
         run, is_new = submit(user, agent, incoming.blocks, before=_check_answered, session=thread, **options)
         is_repeat = not is_new and _is_repeat(user, agent, run, options.get("idempotency_key"))
         return Exchange(user, run, 0 if is_new or is_repeat else newest(run.tree_id), whole, is_repeat)

@@ -7,19 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from django.db.models import Q
 
 from ravi_django import access, limits
-from ravi_django.kernel import AgentId, IllegalTransitionError, InvalidInputError
+from ravi_django.kernel import (
+    AgentId,
+    ConflictError,
+    ForbiddenError,
+    IllegalTransitionError,
+    InvalidInputError,
+    NotFoundError,
+)
 from ravi_django.live.streams import hidden
 from ravi_django.models import ACTIVE, JournalEntry, Run, Session
 from ravi_django.people import site_rules
 from ravi_django.runs import checks, sessions
 from ravi_django.runs.lifecycle.endings import cancel
 from ravi_django.runs.lifecycle.fork import fork_once
-from ravi_django.services.exchanges import Exchange, blocks_known
+from ravi_django.services.exchanges import Exchange, Input, begin, blocks_known
 
 
 def conversation(user: Any, thread: checks.Thread | None) -> Session | None:
@@ -57,6 +65,17 @@ def live(user: Any, session: Session | None, agent: AgentId) -> Exchange:
         text = "there is no message of the user after the last one of the assistant, and no run is at work"
         raise InvalidInputError(text, field="messages")
     return Exchange(user, run, whole=hidden.sees(user), is_repeat=True)
+
+
+def answered(user: Any, session: Session | None, incoming: Input) -> bool:
+    """Whether the tool messages beside a user's message answer requests. Others are no error: a page may have answered
+    too late."""
+    if session is None or not incoming.answers:
+        return False
+    with suppress(InvalidInputError, ConflictError, ForbiddenError, NotFoundError):
+        begin(user, AgentId.parse(session.agent), checks.Thread(session.id), replace(incoming, blocks=[]))
+        return True
+    return False
 
 
 def next_run(session: Session | None, message: Any) -> Run | None:

@@ -63,6 +63,8 @@ class AguiView(ExchangeView):
                 return threads.fork(request.user, session, source, message.blocks, once)
             if not message.blocks and not message.answers:
                 return threads.live(request.user, session, agent)
+            if message.blocks and threads.answered(request.user, session, message):
+                options["on_busy"] = _on_busy(sent, "enqueue")  # the run that has its answers goes on
             exchange = exchanges.begin(request.user, agent, thread, message, **options)
             if exchange.is_repeat and reset and not exchanges.asked(exchange):
                 return replace(exchange, after=0)  # the snapshot removes the whole reply
@@ -107,10 +109,10 @@ def _of_page(sent: Any, session: Any) -> Iterator[dict[str, Any]]:
         yield {"type": "text", "text": FROM_PAGE + to_json({"state": state}).decode()}
 
 
-def _on_busy(sent: Any) -> Any:
+def _on_busy(sent: Any, default: str = REPLACE) -> Any:
     """A new message replaces the run at work, unless the client says otherwise."""
     forwarded = sent.forwarded_props
-    return forwarded.get("on_busy", REPLACE) if isinstance(forwarded, dict) else REPLACE
+    return forwarded.get("on_busy", default) if isinstance(forwarded, dict) else default
 
 
 def _last_of_assistant(messages: list[Any]) -> Any:
@@ -133,7 +135,7 @@ def _read(body: dict[str, Any], messages: list[Any]) -> Input:
     first = new[0][0] if new else 0
     typed = enumerate(_input(body, [message for _, message in new], first).messages, first)
     sent = ((index, one) for index, message in typed if (one := _sent(message)) is not None)
-    return exchanges.read(sent, may_be_empty=True)
+    return exchanges.read(sent, of_agui=True)
 
 
 def _role(message: Any) -> Any:

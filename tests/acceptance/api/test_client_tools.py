@@ -155,3 +155,17 @@ def test_an_agent_shares_a_state_with_the_page_and_the_page_its_changes(agui: Ag
     assert [text.partition("]\n")[2] for text in heard] == ["", "", '{"state":{"dish":"cake"}}']
     assert (events[1].snapshot["dish"], events[1].snapshot["session"]) == ("soup", state["session"])
     assert agui.post(agent, thread, state={"dish": "x" * 66_000}).json()["error"]["field"] == "state"
+
+
+def test_a_result_beside_a_new_message_counts_and_a_late_one_is_no_error(
+    agui: AguiClient, filler: str, model: ScriptedModel, worker: None
+) -> None:
+    thread, both = uuid7(), [*result(), {"id": "m2", "role": "user", "content": "And now?"}]
+    agui.run(filler, thread, tools=TOOLS)
+    model.script[0] = "again"
+
+    assert text_of(agui.run(filler, thread, messages=both)) == "again"
+    assert text_of(agui.run(filler, thread, messages=both)) == "again"
+
+    assert "filled" in str(model.calls[1].messages[-1])
+    assert [run.status for run in Run.objects.order_by("id")] == ["completed"] * 3
