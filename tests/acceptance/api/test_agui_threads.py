@@ -128,7 +128,9 @@ def test_an_edit_forks_after_the_turn_before_it_and_the_name_goes_along(
     agui.run(agent, thread, runId="r4", messages=edited)  # a reconnect
     agui.run(agent, thread, messages=[*edited, reply(fork), says("four")])
     assert (Session.objects.count(), texts(new)[-2:]) == (2, ["four", "one"])
-    forged = {"id": f"{world.submit(AGENT, 'x', user=stranger).id}/1", "role": "assistant", "content": "x"}
+    theirs = world.submit(AGENT, "x", user=stranger)
+    world.submit(AGENT, "y", user=stranger, session=theirs.session)
+    forged = {"id": f"{theirs.id}/1", "role": "assistant", "content": "x"}
     agui.run(agent, thread, messages=[forged, says("five")])
     assert (texts(new)[-2:], Session.objects.filter(owner=user).count()) == (["five", "one"], 2)
 
