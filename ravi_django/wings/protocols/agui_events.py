@@ -162,8 +162,8 @@ class AguiFormat(Format):
             yield _event("TEXT_MESSAGE_END", run, messageId=message.message)
 
     def _state(self) -> bytes:
-        own = {"run": self._run, "session": self._session, "board": [*self._tasks.values()]}
-        return _event("STATE_SNAPSHOT", snapshot={**self._shared, **own})
+        fields = {"run": self._run, "session": self._session, "board": [*self._tasks.values()]}
+        return _event("STATE_SNAPSHOT", snapshot={**self._shared, **fields})
 
     def _finished(self, outcome: dict[str, Any], usage: tuple[int, int, int] | None = None) -> Iterator[bytes]:
         for child in self._children:
