@@ -294,6 +294,13 @@ class RunContext(Protocol):
         without them. Raises InvalidInputError that names the parameter.
         """
 
+    async def set_state(self, value: dict[str, Any]) -> None:
+        """Show the page of the run's user a state: an object of at most 64 KiB, in place of the one before. It is the
+        conversation's. A change by the page comes back in the user's next message, as data.
+
+        Raises InvalidInputError and InputTooLargeError.
+        """
+
     def check(self) -> None:
         """Raise CancellationError when the run was cancelled or its deadline passed."""
 

@@ -19,7 +19,7 @@ class RequestOpened(StreamEvent):
 
     type: Literal["request"] = "request"
     id: str
-    kind: str  # question, approval, input or uncertain
+    kind: str  # question, approval, input, uncertain or client_tool
     text: str = ""
     tool: str = ""
     arguments: dict[str, Any] | None = None  # of the call; None: hidden, or a question
@@ -28,6 +28,7 @@ class RequestOpened(StreamEvent):
     free_text: bool = True
     risk: str = ""
     context: str = ""
+    call_id: str = ""  # of client_tool: the model's id of the call
     to: str = ""  # the address of those who may answer; empty: the owner
     version: int = 0
 
@@ -37,6 +38,13 @@ class RequestClosed(StreamEvent):
     id: str = ""
     status: str  # answered, expired, cancelled or withdrawn
     answered_by: str | None = None
+
+
+class StateChanged(StreamEvent):
+    """The agent has set the state that it shares with the page."""
+
+    type: Literal["state"] = "state"
+    state: dict[str, Any] = Field(default_factory=dict)
 
 
 class BoardChanged(StreamEvent):

@@ -57,7 +57,7 @@ ROW_VALUES = {
     *(_("cancelled"), _("answered"), _("expired"), _("todo"), _("doing"), _("done"), _("alive"), _("late")),
     # kinds and events of requests, and what was decided
     *(_("question"), _("approval"), _("input"), _("uncertain"), _("opened"), _("escalated"), _("reassigned")),
-    *("standing", "standing_revoked"),
+    *(_("client_tool"), "standing", "standing_revoked"),
     *(_("approve"), "deny", _("edit"), _("answer"), _("skip"), _("cancel"), _("resolve")),
     *(_("happened"), "run_again", _("fail")),
     # risks, effects, priorities

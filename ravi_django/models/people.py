@@ -25,6 +25,7 @@ class HumanRequest(Owned):
         APPROVAL = "approval"
         INPUT = "input"
         UNCERTAIN = "uncertain"
+        CLIENT_TOOL = "client_tool"  # a call of a tool that the owner's client runs
 
     class Status(models.TextChoices):
         PENDING = "pending"
@@ -36,7 +37,7 @@ class HumanRequest(Owned):
     generation = models.IntegerField(default=0)
     path = models.CharField(max_length=500)
     attempt = models.IntegerField(default=1)
-    kind = models.CharField(max_length=10, choices=Kind.choices)
+    kind = models.CharField(max_length=20, choices=Kind.choices)
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.PENDING)
     text = models.TextField(blank=True, default="")
     choices = models.JSONField(null=True, blank=True)

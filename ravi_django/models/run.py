@@ -69,6 +69,10 @@ class Run(Owned):
         blank=True, default="", db_default="", editable=False, help_text="JSON Schema of the output, from the request"
     )
 
+    client_tools = models.JSONField(
+        null=True, blank=True, editable=False, help_text="Tools of the client: name, description, parameters"
+    )
+
     # --- the lease
     lease_owner = models.CharField(max_length=100, blank=True, default="")
     lease_expires_at = models.DateTimeField(null=True, blank=True)

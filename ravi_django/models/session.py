@@ -51,6 +51,7 @@ class Session(Owned):
     ended_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="When that child ended: the next ones read its turns"
     )
+    shared_state = models.JSONField(null=True, blank=True, editable=False, help_text="See `ctx.set_state`")
     next_position = models.BigIntegerField(default=0, help_text="Position of the next turn")
     updated_at = models.DateTimeField(auto_now=True)
 

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest
+from ravi_django.people.answers import ACTIONS
 from ravi_django.people.top_ups import is_top_up
 
 Kind = HumanRequest.Kind
@@ -72,7 +73,7 @@ def buttons_of(asked: HumanRequest) -> list[Button]:
     if asked.kind == Kind.UNCERTAIN:
         return list(_UNCERTAIN.values())
     known = _TOP_UP if is_top_up(asked) else _APPROVAL if asked.kind == Kind.APPROVAL else _QUESTION
-    return list(known.values())
+    return [button for button in known.values() if button.value in ACTIONS[asked.kind]]
 
 
 def choices_of(asked: HumanRequest) -> list[Button]:

@@ -35,6 +35,7 @@ ACTIONS: dict[str, tuple[str, ...]] = {
     Kind.INPUT: ("answer", "skip", "cancel"),
     Kind.APPROVAL: ("approve", "deny", "edit", "skip", "cancel"),
     Kind.UNCERTAIN: ("resolve",),
+    Kind.CLIENT_TOOL: ("answer", "cancel"),
 }
 EVERY_ACTION = tuple(dict.fromkeys(action for actions in ACTIONS.values() for action in actions))
 OUTCOMES = ("happened", "run_again", "fail")
@@ -71,6 +72,8 @@ def checked(request: HumanRequest, entered: AnswerInput) -> dict[str, Any]:
             answer |= _outcome(entered)
         case Kind.APPROVAL:
             answer |= _approval(request, entered)
+        case Kind.CLIENT_TOOL:
+            answer |= {"text": check_json("text", storable(entered.text), conf.MAX_INPUT_BYTES)}
         case _:
             answer |= _text(request, entered)
     return answer

@@ -198,7 +198,8 @@ def give_up_writing(request_id: UUID | str) -> None:
 
 
 def _unwritten() -> Any:
-    return HumanRequest.objects.filter(status=HumanRequest.Status.PENDING, notified__lt=F("level"))
+    rows = HumanRequest.objects.filter(status=HumanRequest.Status.PENDING, notified__lt=F("level"))
+    return rows.exclude(kind=HumanRequest.Kind.CLIENT_TOOL)  # a program answers it
 
 
 log = logging.getLogger("ravi.mail")

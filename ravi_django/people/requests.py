@@ -199,7 +199,8 @@ def journal_path(path: str, attempt: int = 1) -> str:
 
 def opened(request: HumanRequest) -> dict[str, Any]:
     """The request's fields in the row of the call, for `outcome`."""
-    return {"id": str(request.id), "until": request.expires_at and request.expires_at.isoformat()}
+    kind = {"kind": str(request.kind)} if request.kind == HumanRequest.Kind.CLIENT_TOOL else {}
+    return {"id": str(request.id), "until": request.expires_at and request.expires_at.isoformat(), **kind}
 
 
 async def announce(
@@ -255,7 +256,8 @@ async def outcome(
                 return answer, None
             return (dict(EXPIRED), expire) if until is not None and recorder.state.present() >= until else None
 
-        answer, write = await recorder.waits.wait(Wait("request", opened["id"], met, until), call[0])
+        kind = opened.get("kind", "request")
+        answer, write = await recorder.waits.wait(Wait(kind, opened["id"], met, until), call[0])
         try:
             return await record(answer, write)
         except NotExpired as error:
@@ -292,7 +294,7 @@ async def ask(
     recorder, path = ctx.recorder, ctx.path()
     row = await recorder.recall(path, KIND, NAME, {"question": question, "choices": choices})
     if row is not None:
-        return _answer(row.result)
+        return answer_of(row.result)
     begun = recorder.journal.started(path)
     if begun is None:
         recorder.state.check_may_wait(path)
@@ -314,13 +316,14 @@ async def ask(
             signal=signal,
         )
         await address(recorder, request)
-        opened = await _open(ctx, path, request, most)
+        opened = await open_question(ctx, path, request, most)
     else:
         opened = begun.request
-    return await _outcome(ctx, path, opened, signal)
+    return await outcome_of(ctx, path, opened, signal)
 
 
-async def _open(ctx: RunState, path: str, request: HumanRequest, most: int | None) -> dict[str, Any]:
+async def open_question(ctx: RunState, path: str, request: HumanRequest, most: int | None = None) -> dict[str, Any]:
+    """Open a request in the place of a question. Returns what `outcome_of` takes."""
     recorder = ctx.recorder
     reference = opened(request)
     begun = Entry(KIND, path, NAME, phase="started", request=reference)
@@ -335,7 +338,7 @@ async def _open(ctx: RunState, path: str, request: HumanRequest, most: int | Non
     return reference
 
 
-async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str) -> HumanInput:
+async def outcome_of(ctx: RunState, path: str, opened: dict[str, Any], signal: str = "") -> HumanInput:
     """Wait for the answer, a signal in its place, or the timeout."""
     recorder = ctx.recorder
 
@@ -343,10 +346,10 @@ async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str
         async with recorder.effect():
             if not isinstance(answer_or_signal, tuple):
                 closed = {"status": answer_or_signal["status"]} if "status" in answer_or_signal else {}
-                entry = Entry(KIND, path, NAME, result={"id": opened["id"], **_answer(answer_or_signal), **closed})
+                entry = Entry(KIND, path, NAME, result={"id": opened["id"], **answer_of(answer_or_signal), **closed})
                 await recorder.record(entry, write)
-                return _answer(answer_or_signal)
-            answer = _answer({"action": SIGNAL, "payload": await payload_of(recorder, answer_or_signal)})
+                return answer_of(answer_or_signal)
+            answer = answer_of({"action": SIGNAL, "payload": await payload_of(recorder, answer_or_signal)})
             write = partial(people_rows.relay_signal, request_id=UUID(opened["id"]), signal_id=answer_or_signal[0])
             try:
                 await recorder.record(Entry(KIND, path, NAME, result={"id": opened["id"], **answer}), write)
@@ -361,7 +364,7 @@ async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str
     return await outcome(recorder, (path, 1), opened, record, take)
 
 
-def _answer(answer: dict[str, Any]) -> HumanInput:
+def answer_of(answer: dict[str, Any]) -> HumanInput:
     """The parts of an answer that the agent's code gets."""
     return HumanInput(answer["action"], answer.get("text", ""), by=answer.get("by", ""), payload=answer.get("payload"))
 

@@ -31,6 +31,7 @@ from ravi_django.people.site_rules import tenants_of
 from ravi_django.users import has, permits
 
 CONVERSATION = (HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT)  # for the user who talks to the agent
+_CLIENTS = Q(kind=HumanRequest.Kind.CLIENT_TOOL)  # for the client of the run's owner: nobody's inbox has them
 MOST = 200  # recipients of one address, and delegators of one user
 
 
@@ -53,7 +54,7 @@ def check(user: Any, request: HumanRequest) -> Authority:
     row = None if request.pk is None else HumanRequest.objects.filter(pk=request.pk).only(*_GOES_BY).first()
     if present is None or row is None:
         raise not_found(request.pk)
-    seen = row.owner_id == present.pk
+    seen = row.owner_id == present.pk or has(present, "is_superuser")
     for right in rights_to(present, row):
         seen = True
         if _is_allowed(right, request):
@@ -149,7 +150,7 @@ def open_among(user: Any, requests: Sequence[HumanRequest]) -> set[UUID]:
     if present is None or not requests:
         return set()
     others = delegators(present)
-    asked = {"own": _rights([present])[0]}
+    asked = {"own": _rights([present])[0] | (_CLIENTS & Q(owner=present))}
     asked |= {f"delegated_{number}": right for number, right in enumerate(_delegated(present, others))}
     columns = {name: ExpressionWrapper(right, output_field=BooleanField()) for name, right in asked.items()}
     rows = HumanRequest.objects.filter(pk__in=[request.pk for request in requests]).annotate(**columns).in_bulk()
@@ -201,6 +202,8 @@ def rights_to(user: Any, request: HumanRequest) -> Iterator[Authority]:
 
 
 def _is_right(user: Any, meant: Collection[str], request: HumanRequest) -> bool:
+    if request.kind == HumanRequest.Kind.CLIENT_TOOL:
+        return bool(request.owner_id == user.pk)
     if _is_own_call(user, request):
         return False
     if has(user, "is_superuser"):
@@ -222,6 +225,8 @@ def _own_calls(user: Any) -> Q:
 def _may_stand_in(user: Any, request: HumanRequest) -> bool:
     """Whether `user` may answer for a delegator. Only staff answer requests to staff and to permissions."""
     if _is_own_call(user, request) or not _is_open_to_tenant(user, request):
+        return False
+    if request.kind == HumanRequest.Kind.CLIENT_TOOL:
         return False
     return has(user, "is_staff") or not goes_to_staff(request)
 
@@ -261,11 +266,11 @@ def _rights(users: Sequence[Any]) -> list[Q]:
 
 def _right(user: Any, meant: Collection[str]) -> Q:
     if has(user, "is_superuser"):
-        return ~_own_calls(user)
+        return ~_own_calls(user) & ~_CLIENTS
     rights = Q(to__in=meant) | Q(to="owner", owner=user)
     if has(user, "is_staff"):
         rights |= _STAFFS
-    return rights & in_tenant(user) & ~_own_calls(user)
+    return rights & in_tenant(user) & ~_own_calls(user) & ~_CLIENTS
 
 
 def in_tenant(user: Any) -> Q:

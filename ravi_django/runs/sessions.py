@@ -236,6 +236,13 @@ def active_root(run: Run) -> QuerySet[Run]:
     return Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status__in=ACTIVE)
 
 
+def at_work(runs: QuerySet[Run]) -> QuerySet[Run]:
+    """Those of these root runs that are pending or running, or have such a run below them."""
+    statuses = [Status.PENDING, Status.RUNNING]
+    below = Run.objects.filter(root=OuterRef("id"), status__in=statuses)
+    return runs.filter(Q(status__in=statuses) | Exists(below))
+
+
 def _next_queued(run: Run) -> UUID | None:
     """The oldest queued root run of this agent in the session. By the clock of the database: ids are of the clocks of
     web processes."""

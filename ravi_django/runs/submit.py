@@ -42,6 +42,7 @@ def submit_once(
     start_at: datetime | timedelta | float | None = None,
     metadata: Mapping[str, Any] | None = None,
     result_schema: Any = None,
+    client_tools: list[dict[str, Any]] | None = None,
     send: Any = None,
     run_id: UUID | None = None,
     message_body: Mapping[str, Any] | None = None,
@@ -86,6 +87,7 @@ def submit_once(
     found_agent = found_agent or find(agent_id)
     found_agent.check_variables(run.metadata)
     run.agent_version = found_agent.version
+    run.client_tools = client_tools if client_tools and getattr(found_agent.in_code, "client_tools", False) else None
     agent_models.check_priced(found_agent, run.budget)
     run.session = conversation or Session(owner=run.owner, tenant=run.tenant)
     if is_new := run.session._state.adding:  # also one that the caller has made

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Q
+from pydantic_core import to_json
 
 from ravi_django import access, limits
 from ravi_django.conf import conf
@@ -29,13 +30,13 @@ from ravi_django.kernel import (
 from ravi_django.kernel.json_values import read_json
 from ravi_django.live.streams import hidden
 from ravi_django.live.streams.reading import newest
-from ravi_django.models import ACTIVE, HumanRequest, Run, Session, Status
-from ravi_django.people import answers, site_rules
+from ravi_django.models import ACTIVE, HumanRequest, InboxMessage, Run, Session, Status
+from ravi_django.people import answers, client_calls, site_rules
 from ravi_django.runs import checks
 from ravi_django.runs.files import files
 from ravi_django.runs.files.contents import kind_of
 from ravi_django.runs.lifecycle.submit import say
-from ravi_django.services.request_shapes import AnswerSerializer, RequestSerializer, marked
+from ravi_django.services.request_shapes import AnswerSerializer, RequestDetailSerializer, marked
 
 Kind = HumanRequest.Kind
 
@@ -51,7 +52,7 @@ class ClientMessage:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """The input of the client: either `blocks` or `answers` is empty."""
+    """The input of the client: either `blocks` or `answers` is empty, but for AG-UI."""
 
     blocks: list[dict[str, Any]]  # content blocks of a message
     answers: list[ClientMessage]
@@ -95,7 +96,7 @@ def new(
     return numbered
 
 
-def read(messages: Iterable[tuple[int, ClientMessage]], name: str = "messages") -> Input:
+def read(messages: Iterable[tuple[int, ClientMessage]], name: str = "messages", *, of_agui: bool = False) -> Input:
     """The input of these new messages. Raises InvalidInputError that names one of them, and InputTooLargeError before a
     file is looked up."""
     blocks: list[dict[str, Any]] = []
@@ -114,9 +115,9 @@ def read(messages: Iterable[tuple[int, ClientMessage]], name: str = "messages") 
             case role:
                 text = f"the role {role!r:.50} is not possible: {OWN_INSTRUCTIONS}"
                 raise InvalidInputError(text, field=f"{name}.{index}.role")
-    if blocks and answered:
+    if blocks and answered and not of_agui:
         raise InvalidInputError("answer the requests first, then send the user's message", field=name)
-    if not blocks and not answered:
+    if not (blocks or answered or of_agui):
         raise InvalidInputError("there is no message of the user after the last one of the assistant", field=name)
     if blocks:
         blocks = notes + blocks
@@ -215,7 +216,7 @@ def begin(
     """Submit the input to `agent`, or answer the requests. Without a thread a new session is made; more options: those
     of `submit`. Raises the errors of both."""
     whole = hidden.sees(user)
-    if not incoming.answers:
+    if incoming.blocks:
         run, is_new = submit(user, agent, incoming.blocks, before=_check_answered, session=thread, **options)
         is_repeat = not is_new and _is_repeat(user, agent, run, options.get("idempotency_key"))
         return Exchange(user, run, 0 if is_new or is_repeat else newest(run.tree_id), whole, is_repeat)
@@ -232,10 +233,12 @@ def _is_repeat(user: Any, agent: AgentId, run: Run, key: str | None) -> bool:
     return key is not None and run.idempotency_scope == checks.scope_of(checks.owner_of(user), agent, key)
 
 
-def is_known(user: Any, agent: AgentId, key: str) -> bool:
-    """Whether the user has submitted a run of the agent with this idempotency key."""
+def blocks_known(user: Any, agent: AgentId, key: str) -> list[dict[str, Any]] | None:
+    """The content of the first message of the user's run of the agent with this idempotency key. None: no such run."""
     scope = checks.scope_of(checks.owner_of(user), agent, key)
-    return Run.objects.filter(idempotency_scope=scope).exists()
+    bodies = InboxMessage.objects.filter(run__idempotency_scope=scope).order_by("id").values_list("body", flat=True)
+    body = bodies.first()
+    return None if body is None else list(body["payload"]["message"]["content"])
 
 
 def submit(
@@ -260,7 +263,11 @@ def submit(
             before(user, session_id)
         return runnable
 
-    return say(agent, input, user=user, tenant=tenant, find=find, **options)
+    run, is_new = say(agent, input, user=user, tenant=tenant, find=find, **options)
+    key = options.get("idempotency_key")
+    if run.status == Status.QUEUED if is_new else key is None or not _is_repeat(user, agent, run, key):
+        client_calls.close(run.session_id, checks.owner_of(user))  # of the run at work: its user goes on
+    return run, is_new
 
 
 def _answer(user: Any, session: Session | None, incoming: Input) -> tuple[Run, int, bool]:
@@ -269,7 +276,7 @@ def _answer(user: Any, session: Session | None, incoming: Input) -> tuple[Run, i
     pending, roots = [], []
     checked: dict[UUID, answers.AnswerInput] = {}  # by request: an id may be written in several ways
     for sent in incoming.answers:
-        row = _request(sent.answers)
+        row = _request(sent.answers, session)
         root = (row.run.root or row.run) if row else None
         if row is None or root is None or session is None or root.session_id != session.id:
             raise _not_open(sent, incoming)
@@ -293,11 +300,12 @@ def _answer(user: Any, session: Session | None, incoming: Input) -> tuple[Run, i
     return roots[0], after, not pending
 
 
-def _request(id: str) -> HumanRequest | None:
+def _request(id: str, session: Session | None) -> HumanRequest | None:
+    """By its own id, or by that of the call of the client's tool."""
     try:
         return answers.find(id)
     except NotFoundError:
-        return None
+        return None if session is None else client_calls.of_call(session.id, id)
 
 
 def _not_open(sent: ClientMessage, incoming: Input) -> InvalidInputError:
@@ -317,11 +325,13 @@ def waits(frame: dict[str, Any]) -> bool:
 
 
 def _answer_of(request: HumanRequest, content: Any) -> dict[str, Any]:
-    """The arguments of `answers.answer`: REST's body as JSON, or a plain text. That is the answer to a question, else
-    the action."""
+    """The arguments of `answers.answer`: REST's body as JSON, or a plain text. That is the answer to a question, the
+    result of a client's tool, else the action."""
     value = content
     if isinstance(content, list):
         value = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    if request.kind == Kind.CLIENT_TOOL:
+        return {"action": "answer", "text": value if isinstance(value, str) else to_json(value).decode()}
     if isinstance(value, str):
         try:
             decoded = read_json(value)
@@ -347,7 +357,7 @@ def _pending(session: Session | UUID | None) -> list[HumanRequest]:
 
 
 def asked(exchange: Exchange) -> list[dict[str, Any]]:
-    """The open requests of the session that the user may answer, as REST shows them."""
+    """The open requests of the session that the user may answer, as REST shows each."""
     return asked_by(exchange)[0]
 
 
@@ -356,7 +366,7 @@ def asked_by(exchange: Exchange) -> tuple[list[dict[str, Any]], Run]:
     rows = _open(exchange.user, exchange.run.session_id)
     roots = (row.run.root or row.run for row in rows)
     root = next((root for root in roots if root.id == exchange.run.tree_id), exchange.run)
-    return [dict(RequestSerializer(row).data) for row in rows], root
+    return [dict(RequestDetailSerializer(row).data) for row in rows], root
 
 
 def waits_for_others(exchange: Exchange) -> bool:
@@ -371,6 +381,7 @@ def _open(user: Any, session: UUID | None) -> list[HumanRequest]:
 
 
 def _check_answered(user: Any, session: UUID | None) -> None:
-    """A message to a run that waits for its user would wait behind it, with nobody to answer."""
-    if rows := _open(user, session):
+    """A message to a run that waits for its user would wait behind it, with nobody to answer. Calls of the client's
+    tools end with it, see `submit`."""
+    if rows := [row for row in _open(user, session) if row.kind != Kind.CLIENT_TOOL]:
         raise ConflictError(f"answer request {rows[0].id} of this conversation first, then send the message")

@@ -226,7 +226,10 @@ class PriorityField(serializers.ChoiceField):
     {
         "type": "object",
         "properties": {
-            "kind": {"type": "string", "description": "message, timer, signal, child, request, provider or slot"},
+            "kind": {
+                "type": "string",
+                "description": "message, timer, signal, child, request, client_tool, provider or slot",
+            },
             "id": {"type": "string", "description": "Of the request or the child run"},
             "name": {"type": "string", "description": "Of the signal or the model"},
             "until": {"type": "string", "format": "date-time", "nullable": True},

@@ -42,6 +42,7 @@ class Call:
 class Result:
     id: str  # of the call
     text: str
+    tool: str = ""  # empty: the call was no tool's, as a delegation
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,13 @@ class Task:
 
 
 Usage: TypeAlias = tuple[int, int, int, int]  # tokens: input, output, cached input, reasoning output
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The agent has set the state that it shares with the page."""
+
+    state: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,22 @@ class Ended:
     reason: str = "stop"  # why the last answer of the model ended: a FinishReason
 
 
-Piece: TypeAlias = Text | Call | Result | Task | Asked | Ended
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A piece of a run below the root. Before its first one comes Begun, and last its Ended."""
+
+    run: str
+    piece: Text | Call | Result | Begun | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    agent: str
+    parent: str  # the child that has started it; empty: the root
+    call: str  # the id of the call that has started it, if that is known
+
+
+Piece: TypeAlias = Text | Call | Result | Task | State | Child | Asked | Ended
 
 
 @dataclass(slots=True)
@@ -107,12 +130,15 @@ class _CallText:
 
 @dataclass(slots=True)
 class _Reader:
-    """Makes pieces of the frames of one tree."""
+    """Makes pieces of the frames of one run, and of those below it."""
 
-    tree: str
+    tree: str  # the run's id
     texts: dict[str, _CallText] = field(default_factory=dict)  # by model call
     last: str = ""  # the text that was said last
     reason: str = "stop"  # why the model's last answer ended
+    calls: dict[str, None] = field(default_factory=dict)  # ids of calls without a result
+    children: dict[str, _Reader] = field(default_factory=dict)
+    started_by: dict[str, tuple[str, bool]] = field(default_factory=dict)  # by child: the call, and if it is no tool's
 
     def of(self, frame: dict[str, Any]) -> Iterator[Piece]:
         match frame["type"]:
@@ -122,16 +148,54 @@ class _Reader:
             case "board":
                 yield Task(frame["task"])
             case _ if frame["run"] != self.tree:  # a child's words are not the answer
-                return
+                yield from self._of_child(frame)
             case "text.delta":
                 yield from self._new_text(frame, frame["text"])
             case "reasoning.delta":
                 yield Text(self._id(frame["call"]), frame["text"], is_reasoning=True)
+            case "state":
+                yield State(frame["state"])
             case "completion":
                 yield from self._completed(frame)
-            case "progress" if frame["step"] == "tool_result":
-                result = frame["content"]
-                yield Result(result["call_id"], result["text"] or "")
+            case "progress":
+                yield from self._of_step(frame["step"], frame["content"])
+
+    def _of_step(self, step: str, content: Any) -> Iterator[Piece]:
+        if step == "tool_result":
+            self.calls.pop(content["call_id"], None)
+            yield Result(content["call_id"], content["text"] or "", content["tool"])
+        elif step == "handoff":
+            yield from self._handed(content)
+
+    def _handed(self, content: dict[str, Any]) -> Iterator[Piece]:
+        """A child has been started; or another agent continues the run, and no call of this one gets a result."""
+        if "run" in content:
+            self.started_by[content["run"]] = content.get("call_id", ""), content.get("is_call", False)
+            return
+        calls, self.calls = self.calls, {}
+        for call in calls:
+            yield Result(call, f"handed over to {content['agent']}")
+
+    def _of_child(self, frame: dict[str, Any]) -> Iterator[Piece]:
+        run, parent = frame["run"], frame["parent"] or ""
+        above = self if parent == self.tree else self.children.get(parent, self)
+        if (child := self.children.get(run)) is None:
+            child = self.children[run] = _Reader(run)
+            call, _ = above.started_by.get(run, ("", False))
+            yield Child(run, Begun(frame["agent"], "" if parent == self.tree else parent, call))
+        for piece in child.of(frame):
+            if isinstance(piece, Text | Call | Result):
+                yield Child(run, piece)
+        if frame["type"] != "progress" or frame["step"] not in ("done", "error"):
+            return
+        error = frame["content"] or {}
+        if error.get("status") == "retried":
+            return
+        yield Child(run, Ended(error.get("status", "completed"), error, (0, 0, 0, 0)))
+        call, is_call = above.started_by.get(run, ("", False))
+        if is_call and above.calls.pop(call, self) is None:
+            result = Result(call, error.get("message", child.last))
+            yield result if above is self else Child(parent, result)
 
     def _id(self, call: str) -> str:
         return f"{self.tree}/{call}"
@@ -152,6 +216,7 @@ class _Reader:
         for block in content:
             if block["type"] == "tool_use":
                 message = self.texts[frame["call"]].message if frame["call"] in self.texts else self._id(frame["call"])
+                self.calls[block["call_id"]] = None
                 yield Call(block["call_id"], message, block["tool_name"], block["arguments"])
 
 

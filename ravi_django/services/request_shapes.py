@@ -76,6 +76,7 @@ class RequestSerializer(serializers.Serializer[Any]):
     )
     answered_at = TimeField(allow_null=True)
     version = serializers.IntegerField(help_text="Increases with every change")
+    call_id = serializers.CharField(required=False, help_text="Of a client's tool: the model's id of the call")
     hidden = serializers.BooleanField(required=False, help_text="True: its tool is visible only to staff")
 
     def to_representation(self, row: Any) -> dict[str, Any]:

@@ -292,6 +292,7 @@ def _waits_for(row: Row) -> str:
             "signal": _("signal %(name)s") % {"name": wait.get("name", "")},
             "timer": _("a time"),
             "request": _("an answer"),
+            "client_tool": _("the page of its owner"),
             "child": _("a child run"),
             "message": _("a message"),
             "provider": _("the rate limit of %(name)s") % {"name": wait.get("name", "")},

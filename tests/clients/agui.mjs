@@ -1,5 +1,5 @@
-// Has a conversation by AG-UI's official client. The argument is JSON: {url, token, thread, steps}; a step is {say} or
-// {answers}, which are to the open interrupts, in their order. With {cut} the connection is destroyed after the first
+// Has a conversation by AG-UI's official client. The argument is JSON: {url, token, thread, steps}; a step is {say},
+// {answers}, which are to the open interrupts, in their order, or {result} of the last tool call. {tools} are the client's. With {cut} the connection is destroyed after the first
 // event of this type, and the call is repeated with its runId. Writes what came of each call, as JSON.
 import { connect, createServer } from "node:net";
 import { HttpAgent } from "@ag-ui/client";
@@ -28,13 +28,15 @@ const agent = new HttpAgent({
 const came = [];
 for (const [number, step] of steps.entries()) {
   if (step.say) agent.addMessage({ id: `m${number}`, role: "user", content: step.say });
+  const calls = agent.messages.flatMap((message) => message.toolCalls ?? []);
+  if (step.result) agent.addMessage({ id: `t${number}`, role: "tool", toolCallId: calls.at(-1).id, content: step.result });
   const resume = step.answers?.map((payload, place) => ({
     interruptId: agent.pendingInterrupts[place].id,
     status: "resolved",
     payload,
   }));
   cut = step.cut;
-  for (let calls = step.cut ? 2 : 1; calls > 0; calls--) {
+  for (let tries = step.cut ? 2 : 1; tries > 0; tries--) {
     const seen = { kinds: [], text: "", error: null };
     const subscriber = {
       onEvent: ({ event }) => {
@@ -43,7 +45,7 @@ for (const [number, step] of steps.entries()) {
         if (event.type === "RUN_ERROR") seen.error = event.message;
       },
     };
-    const input = { runId: `run${number}`, ...(resume && { resume }) };
+    const input = { runId: `run${number}`, tools: step.tools, ...(resume && { resume }) };
     await agent.runAgent(input, subscriber).catch((error) => (seen.error ??= String(error)));
     const interrupts = agent.pendingInterrupts.map((interrupt) => interrupt.message);
     came.push({ ...seen, interrupts, state: agent.state, said: agent.messages.map(({ content }) => content ?? null) });

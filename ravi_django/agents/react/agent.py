@@ -28,6 +28,7 @@ from ravi_django.agents.react.approval import ApprovalGate, ApprovalHandler
 from ravi_django.agents.react.calls import LastTurn, Offer, Offers, Slot, call_all
 from ravi_django.agents.react.result import Goal, ResultType, deliver_result, wanted_of
 from ravi_django.agents.react.spec import spec_of_react
+from ravi_django.agents.tools import client_tool
 from ravi_django.agents.tools.delegate import HandoffTool
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import (
@@ -38,6 +39,7 @@ from ravi_django.kernel import (
     HistoryRetention,
     HookEvent,
     Risk,
+    Tool,
     ToolRegistry,
     TopicId,
 )
@@ -70,6 +72,7 @@ class _Run:
     offers: Offers
     offer: Offer  # the options of its model calls
     system: list[ChatMessage]  # the instructions, if any
+    tools: ToolRegistry  # the agent's, and those of the run's client
     threads: dict[str, Thread] = field(default_factory=dict)
     message: Message | None = None  # the one being answered
     finishes: dict[int, FinishAgentResult] = field(default_factory=dict)  # of the current turn
@@ -99,6 +102,7 @@ class ReActAgent:
     goes back to the model with the error, `result_retries` times; then ResultInvalidError ends the run. A request may
     ask for another type, see `submit`.
     middleware, hooks: see AgentMiddleware, ChatMiddleware, FunctionMiddleware and Hooks.
+    client_tools: the model is offered the tools of the run's client. With "high" the owner approves each call first.
     public_signals: names of signals that the owner of a run may send over REST, in addition to those of the class.
     """
 
@@ -129,6 +133,7 @@ class ReActAgent:
         middleware: Iterable[Any] | None = None,
         hooks: Any = None,
         public_signals: Iterable[str] | None = None,
+        client_tools: bool | str = False,
         **unknown: Never,
     ) -> None:
         if unknown:
@@ -149,6 +154,7 @@ class ReActAgent:
         self.middleware = MiddlewarePipeline.of(middleware)
         self.hooks = Hooks.of(hooks)
         self.public_signals = names_of(self, public_signals)
+        self.client_tools = client_tool.checked_option(client_tools)
         self.result = ResultType.of(result_model)
         self.result_retries = check_whole("result_retries", result_retries, 0)
         options = GenerationOptions.of(base_options) or GenerationOptions()
@@ -163,13 +169,14 @@ class ReActAgent:
         """Answer each message. Raises BudgetExhaustedError at a limit, and ResultInvalidError after too many invalid
         answers; the turns up to then are kept."""
         enter_agent(self)
+        tools = getattr(ctx, "toolbox", self.tools) if self.client_tools else self.tools
         wanted, offers = wanted_of(ctx, self.result), self._offers
-        if wanted is not self.result:
-            offers = Offers.of(self.id, offers.plain, self.tools, self.initial_tool_choice, wanted)
+        if wanted is not self.result or tools is not self.tools:
+            offers = offers.of_run(self.id, tools, self.initial_tool_choice, wanted)
         offer, system = await offers.choose(self.model), await self._instructions(ctx)
         threads = _task_threads.get()
         own_run, own_threads = _task_run_id.set(ctx.run_id), _task_threads.set({} if threads is None else threads)
-        run = _Run(ctx, self._fresh_tracker(ctx), offers, offer, system)
+        run = _Run(ctx, self._fresh_tracker(ctx), offers, offer, system, tools)
         try:
             answer = await self._handle_all(run, inbox)
         except LeaseLostError:  # the next worker needs the turns
@@ -339,18 +346,17 @@ class ReActAgent:
         await self.context.add(thread, turn)
         await self._fire(run, HookEvent.FLOW_END, message=run.message and run.message.id, error=None)
 
-    def _only_waits(self, ctx: RunContext, call: ToolUseBlock) -> bool:
+    def _only_waits(self, ctx: RunContext, tool: Tool | None) -> bool:
         """Whether the call needs no slot: another agent does the work, or its result is in the journal. A recorded call
         must not wait for a slot, or a replay could wait forever: the slot's holder may wait for this record."""
         is_recorded = getattr(ctx, "is_recorded", None)
-        return isinstance(self.tools.get(call.tool_name), HandoffTool) or (is_recorded is not None and is_recorded())
+        return isinstance(tool, HandoffTool | client_tool.ClientTool) or (is_recorded is not None and is_recorded())
 
     async def _call_tool(self, run: _Run, scope: str, index: int, call: ToolUseBlock, slot: Slot) -> ToolResultBlock:
         """One call's result; `index` is its place in the assistant's message."""
-        ctx = run.ctx
-        ctx.check()
+        (ctx := run.ctx).check()
         with ctx.scope(f"{scope}.call{index}", call_id=call.call_id):
-            tool = self.tools.get(call.tool_name)
+            tool = run.tools.get(call.tool_name)
             note: list[ContentBlock] = []
             if tool is not None and self.approval.covers(tool, call.arguments):
                 settled = await self.approval.settle(ctx, tool, call)
@@ -359,7 +365,7 @@ class ReActAgent:
                     hidden = True if call.hidden else None
                     return ToolResultBlock(call_id=call.call_id, content=[refusal], is_error=True, hidden=hidden)
                 call, note = settled.call, [TextBlock(text=settled.note)] if settled.note else []
-            async with slot(not self._only_waits(ctx, call)):
+            async with slot(not self._only_waits(ctx, tool)):
                 result = await self._perform(ctx, call)
         if result.finish is not None:
             run.finishes[index] = result.finish
@@ -374,9 +380,7 @@ class ReActAgent:
         return await ctx.tool(call.tool_name, **call.arguments)
 
     def _fresh_tracker(self, ctx: RunContext) -> ExecutionTracker | None:
-        if self.budget is None:
-            return None
-        return self.budget.fresh(ctx.now() if self.budget.budget.deadline_s else None)
+        return None if self.budget is None else self.budget.fresh(ctx.now() if self.budget.budget.deadline_s else None)
 
     async def _drop_turns(self, run: _Run) -> None:
         for session_id in run.threads:

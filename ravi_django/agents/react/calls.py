@@ -10,6 +10,7 @@ from functools import partial
 
 from ravi_django.agents.messages import with_options
 from ravi_django.agents.react.result import TOOL_NAME, ResultType, free_name, supports_schema
+from ravi_django.agents.tools.client_tool import ClientTool
 from ravi_django.kernel import AgentId, ChatMessage, FinishAgentResult, Message, Role, RunContext, ToolRegistry
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.errors import ConflictError, InvalidInputError, NotFoundError, PermanentError
@@ -63,6 +64,14 @@ class Offers:
         by_tool = with_options(plain, tools=[*plain.tools, result.tool_spec(name)], result_by="tool")
         by_schema = with_options(plain, response_format=result.response_format, result_by="schema")
         return cls(plain, _offer(by_tool, first_choice), _offer(by_schema, first_choice), name, result)
+
+    def of_run(
+        self, agent_id: AgentId, tools: ToolRegistry, first_choice: str | None, result: ResultType | None
+    ) -> Offers:
+        """With the tools of the run's client, and the type of result that its request asks for."""
+        of_client = [tool.spec for tool in tools.all() if isinstance(tool, ClientTool)]
+        plain = with_options(self.plain, tools=[*self.plain.tools, *of_client])
+        return Offers.of(agent_id, plain, tools, first_choice, result)
 
     async def choose(self, model: ChatModel) -> Offer:
         """The offer that fits the model's provider."""

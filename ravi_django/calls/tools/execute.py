@@ -214,7 +214,9 @@ def scope_below(path: str, pause: dict[str, Any] | None) -> paths.Scope:
     """Where a tool's calls are numbered. Its tasks belong to the run as the agent's do."""
     above = paths.current()
     prefix = f"{path}/" if pause is None else path_after_pause(path, pause)
-    return paths.Scope(prefix, tasks=above.tasks if above else None)
+    scope = paths.Scope(prefix, tasks=above.tasks if above else None)
+    scope.around = above.call_id if above else ""
+    return scope
 
 
 def path_after_pause(path: str, pause: dict[str, Any]) -> str:

@@ -102,7 +102,7 @@ class Stop:
 class Wait:
     """A condition that a call waits for. The run wakes when one of its waits is met."""
 
-    kind: str  # message, timer, signal, child, request or provider, as `waiting_on` shows it
+    kind: str  # message, timer, signal, child, request, client_tool or provider, as `waiting_on` shows it
     name: str  # of the signal or model, or the id of the run or the request
     met: Callable[[], Any]  # returns the result of the wait, None while it is not met
     until: datetime | None = None  # the wait is met at this time at the latest

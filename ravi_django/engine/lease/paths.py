@@ -21,7 +21,7 @@ from ravi_django.kernel import CancellationError
 class Scope:
     """One numbering. `prefix` is empty at the top, else ends with a dot."""
 
-    __slots__ = ("call_id", "calls", "children", "is_given_up", "named", "opener", "prefix", "tasks", "whole")
+    __slots__ = ("around", "call_id", "calls", "children", "is_given_up", "named", "opener", "prefix", "tasks", "whole")
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class Scope:
         self.prefix = prefix
         self.opener = opener  # of a task's scope: the scope of the code that made the task
         self.call_id = call_id  # the model's id of the tool call made here
+        self.around = ""  # the model's id of the tool call whose code runs here
         self.calls = 0
         self.children = 0
         self.named: dict[str, int] = {}

@@ -17,6 +17,7 @@ from django.contrib.auth import get_user_model
 
 from ravi_django.agents.memory.transcript import keeps_of
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline, frozen
+from ravi_django.agents.tools.client_tool import with_client_tools
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.lease import paths
@@ -33,6 +34,7 @@ from ravi_django.kernel import (
     Role,
     RunMeta,
     SpawnBudget,
+    ToolRegistry,
 )
 from ravi_django.kernel.json_values import storable
 
@@ -66,7 +68,9 @@ class RunState:
         self.tenant_id: str = run.tenant
         self.meta = meta
         self.state: Any = run.state
-        self.toolbox = Toolbox.of(getattr(agent, "tools", None))
+        self.toolbox: ToolRegistry = Toolbox.of(getattr(agent, "tools", None))
+        if run.client_tools:
+            self.toolbox = with_client_tools(self.toolbox, getattr(agent, "client_tools", False), run.client_tools)
         self.model: ChatModel | None = getattr(agent, "model", None)
         self.spawn_budget: SpawnBudget | None = getattr(agent, "spawn_budget", None)
         self.middleware = middleware

@@ -44,7 +44,8 @@ from ravi_django.kernel import (
 from ravi_django.kernel.checks import check_span, check_text
 from ravi_django.kernel.json_values import check_json
 from ravi_django.live.streams import hidden
-from ravi_django.people import approvals, requests, sticky
+from ravi_django.people import approvals, client_calls, requests, sticky
+from ravi_django.runs import shared_state
 from ravi_django.runs.catalog import registry
 from ravi_django.runs.lifecycle import endings, generations
 from ravi_django.runs.teams import asks, spawn as children
@@ -174,6 +175,10 @@ class DurableContext(RunState):
         asked = {"choices": choices, "context": context, "free_text": free_text, "timeout": timeout, "to": to}
         return await requests.ask(self, question, **asked, signal=signal)
 
+    async def ask_client(self, tool: str, arguments: dict[str, Any]) -> HumanInput:
+        """Ask the owner's client to run one of its tools, and wait: see ClientTool."""
+        return await client_calls.ask(self, tool, arguments)
+
     async def approve(
         self,
         tool: str,
@@ -191,6 +196,9 @@ class DurableContext(RunState):
         until = requests.expiry(self, timeout)
         asked = approvals.checked(tool, arguments, risk=risk, to=to, expires_at=until, **more)
         return await approvals.ask(self, asked)
+
+    async def set_state(self, value: dict[str, Any]) -> None:
+        await shared_state.set_state(self, value)
 
     async def continue_as_new(self, state: Any = None) -> None:
         following = check_json("state", state)

@@ -44,6 +44,7 @@ def request_as_json(request: HumanRequest) -> dict[str, Any]:
         "answered_at": in_utc(request.answered_at) if is_answered else None,
         "version": request.version,
         **({"hidden": True} if about.get("hidden") is True else {}),
+        **({"call_id": about["call_id"]} if request.kind == HumanRequest.Kind.CLIENT_TOOL else {}),
     }
 
 
@@ -236,6 +237,8 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             return [_step(AgentStep.HANDOFF, {"agent": entry.name, **result})]
         case "run.handoff" if entry.error is None:  # the callee's `started` is next
             return [_step(AgentStep.HANDOFF, {"agent": entry.name, "from": result.get("from")})]
+        case "state.set":
+            return [("state", result)]
         case "request.opened":
             return [("request", nameless(result))]
         case "request.closed" | "ask_human":

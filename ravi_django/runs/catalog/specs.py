@@ -51,6 +51,11 @@ class RunnableAgent:
     spec: dict[str, Any] = field(default_factory=dict)  # of a row
     access: registry.Access = "private"  # the users who may run it
 
+    @property
+    def in_code(self) -> Any:
+        """The registered object; None for a row."""
+        return registry._agents.get(str(self.address)) if self.version is None else None
+
     def check_variables(self, metadata: Mapping[str, Any]) -> None:
         """Raises InvalidInputError unless a run's `metadata["variables"]` fit the spec's declarations."""
         if self.version is not None:
@@ -76,13 +81,6 @@ def find(address: AgentId | str) -> RunnableAgent:
     if row is None:
         raise AgentNotFoundError(agent_id, is_disabled=True) if is_disabled(str(agent_id)) else _missing(agent_id)
     return RunnableAgent(agent_id, *row)
-
-
-def is_typed(agent: RunnableAgent) -> bool:
-    """Whether the agent answers with JSON of a schema of its own."""
-    if agent.version is None:
-        return isinstance(getattr(registry._agents.get(str(agent.address)), "result", None), ResultType)
-    return agent.spec.get("result_schema") is not None
 
 
 def find_or_list(address: AgentId | str) -> RunnableAgent:

@@ -138,6 +138,7 @@ def write_fork(
             metadata=source.metadata,
             state=source.state,
             result_schema=source.result_schema,
+            client_tools=source.client_tools,
             budget=_budget(source),
             deadline=source.deadline if source.deadline and source.deadline > now else None,
             release=source.release,
@@ -276,6 +277,7 @@ def _copy_session(
     memory of delegated agents becomes one child session."""
     new = Session(owner_id=source.owner_id, tenant=source.tenant, agent=source.agent, title=title, next_position=end)
     new.name, new.owner_key = name or ("", "")
+    new.shared_state = source.session.shared_state
     if source.parent_id is None:
         new.family = source.session.family or source.session_id
     session = create_session(new)

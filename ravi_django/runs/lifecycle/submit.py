@@ -25,11 +25,11 @@ from ravi_django.kernel import (
     TopicId,
 )
 from ravi_django.models import Run, Session, Status
-from ravi_django.runs import checks
+from ravi_django.runs import checks, sessions
 from ravi_django.runs.lifecycle.endings import cancel
-from ravi_django.runs.sessions import active_root
 from ravi_django.runs.submit import submit_once
 
+REPLACE = "replace"  # "interrupt" a run whose tree is at work, "enqueue" behind one that waits; for clients of AG-UI
 ON_BUSY = ("enqueue", "steer", "interrupt", "reject")
 
 
@@ -113,13 +113,15 @@ def say(
 ) -> tuple[Run, bool]:
     """`submit`; also returns whether the run is new. More options: those of `submit_once`."""
     how = on_busy or conf.ON_BUSY
-    if how not in ON_BUSY:
+    if how not in (*ON_BUSY, REPLACE):
         raise InvalidInputError(f"on_busy is one of {', '.join(ON_BUSY)}, not {how!r}", field="on_busy")
     at_work: list[UUID] = []
-    if how == "interrupt":  # read it first: a run that is promoted meanwhile is not meant
+    if how in ("interrupt", REPLACE):  # read it first: a run that is promoted meanwhile is not meant
         owner, tenant = checks.owner_of(options.get("user")), checks.tenant_of(options.get("tenant", ""))
         conversation = checks.conversation_of(checks.thread_in(session, input), owner, tenant)
-        busy = active_root(Run(session=conversation, agent=str(checks.address_of(agent))))
+        busy = sessions.active_root(Run(session=conversation, agent=str(checks.address_of(agent))))
+        if how == REPLACE:
+            busy = sessions.at_work(busy)
         at_work = list(busy.values_list("id", flat=True)) if conversation else []
     run, is_new = submit_once(agent, input, session=session, on_busy=how, **options)
     if is_new and run.status == Status.QUEUED and run.start_at is None:

@@ -55,7 +55,7 @@ async def spawn(
     and PermanentError when `boot` is larger than an input may be, or lacks a variable.
     """
     agent_id, checked_priority, remembers = address_of(target), _checked(priority), check_memory(memory) == CONVERSATION
-    recorder, path = ctx.recorder, ctx.path()
+    recorder, here, path = ctx.recorder, ctx.here(), ctx.path()
     row = await recorder.recall(path, "child.spawned", str(agent_id), content_of(boot))
     if row is not None:
         return _spawned(ctx, agent_id, row, boot)
@@ -74,6 +74,8 @@ async def spawn(
         refusal = refusal or too_large(message) or missing or _too_deep(ctx)
         if refusal is None:
             entry.result = {"run": str(child_id), "session": str(session_id)}
+            if call_id := here.call_id or here.around:
+                entry.result |= {"call_id": call_id, "is_call": bool(here.call_id)}
             recorder.state.has_dependents()
             child = make_child(
                 recorder.lease,

@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ravi_django import access
+from ravi_django.agents.react.result import ResultType
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import HumanRequest
-from ravi_django.runs.catalog import specs
 from ravi_django.services.exchanges import OWN_INSTRUCTIONS, quotes_instructions
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -85,7 +85,9 @@ def read(body: Mapping[str, Any], fields: Collection[str]) -> tuple[dict[str, An
 
 def check_typed(user: Any, agent: AgentId, field: str) -> None:
     """Raises InvalidInputError if the agent answers with text, and the errors of `access.find`."""
-    if not specs.is_typed(access.find(user, agent)):
+    runnable = access.find(user, agent)
+    is_typed = isinstance(getattr(runnable.in_code, "result", None), ResultType) or runnable.spec.get("result_schema")
+    if not is_typed:
         way = "give the agent a result_model, or call one that has it"
         raise InvalidInputError(f"{field} is not possible: {agent} answers with text; {way}", field=field)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
+from ag_ui.core import Event, RunAgentInput
 from django.contrib.auth.models import Permission
+from pydantic import TypeAdapter
 from rest_framework.test import APIClient
 
 from ravi_django import register, tool
@@ -14,7 +17,18 @@ from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.capabilities.tools import CalculatorTool
 from ravi_django.kernel import ModelError, TextBlock, ToolUseBlock, Usage
-from ravi_django.models import Follow, HumanRequest, InboxMessage, JournalEntry, Publication, Run, Session, Ticket, Turn
+from ravi_django.models import (
+    Follow,
+    HumanRequest,
+    InboxMessage,
+    JournalEntry,
+    Publication,
+    Run,
+    Session,
+    Ticket,
+    Turn,
+    uuid7,
+)
 from ravi_django.testing import ScriptedModel
 from tests.support.patience import BOUND_S
 from tests.support.world import Runtime
@@ -111,3 +125,34 @@ def register_payers() -> None:
     registered("careful", [call(7), "done"], tools=[pay], approvers={"pay": "staff"})
     registered("typed", [[TextBlock(text="I look it up."), final]], result_model=dict[str, int])
     registered("broken", [ModelError("no such model")])
+
+
+# ----------------------------------------------------------------------------------------------------- AG-UI
+
+ASK = [{"id": "m1", "role": "user", "content": "6 * 7?"}]
+
+
+class AguiClient:
+    def __init__(self, server: str, key: str) -> None:
+        headers = {"Authorization": f"Bearer {key}", "Accept": "text/event-stream"}
+        self.web = httpx.Client(base_url=server, headers=headers, timeout=BOUND_S, trust_env=False)
+
+    def post(self, agent: str, thread: Any, **body: Any) -> httpx.Response:
+        body = {"threadId": str(thread), "runId": str(uuid7()), "messages": ASK, "tools": [], "context": [], **body}
+        RunAgentInput.model_validate(body)
+        return self.web.post(f"/ravi/agui/{agent}/", json=body)
+
+    def run(self, agent: str, thread: Any, **body: Any) -> list[Any]:
+        response = self.post(agent, thread, **body)
+        assert response.status_code == 200, response.text
+        read = TypeAdapter(Event).validate_json
+        lines = response.text.split("\n\n")
+        return [read(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+
+
+def kinds(events: list[Any]) -> list[str]:
+    return [event.type.value for event in events]
+
+
+def text_of(events: list[Any]) -> str:
+    return "".join(event.delta for event in events if event.type.value == "TEXT_MESSAGE_CONTENT")

@@ -11,7 +11,7 @@ from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
 from ravi_django.models import Run
-from tests.acceptance.api.api_support import AGENT, WRITTEN, client_of, make_agent, permit, register_payers
+from tests.acceptance.api.api_support import AGENT, WRITTEN, AguiClient, client_of, make_agent, permit, register_payers
 from tests.acceptance.ws.live_site import Server
 from tests.support import world
 
@@ -112,3 +112,10 @@ def payers(agent: str) -> None:
 @pytest.fixture
 def key(user: Any) -> str:
     return str(Token.objects.create(user=user).key)
+
+
+@pytest.fixture
+def agui(server: str, key: str) -> Iterator[AguiClient]:
+    found = AguiClient(server, key)
+    with found.web:
+        yield found

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from ravi_django.agents import ReActAgent
+from ravi_django.agents import AgentTool, ReActAgent
 from ravi_django.capabilities.tools import CalculatorTool
+from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import Session, uuid7
-from tests.acceptance.api.api_support import AGENT, PAID
+from tests.acceptance.api.api_support import AGENT, PAID, registered
 from tests.acceptance.ws.live_site import ThinkingModel
 from tests.support import world
 from tests.support.docs import Page
@@ -55,6 +56,20 @@ def test_text_streams_after_a_tool_and_the_thread_continues(server: str, key: st
     assert first["kinds"].count("TOOL_CALL_RESULT") == 1 and first["kinds"].count("TEXT_MESSAGE_CONTENT") >= 1
     assert first["state"]["session"] == second["state"]["session"] == str(Session.objects.get().id)
     assert (second["kinds"][-1], Session.objects.get().runs.count()) == ("RUN_FINISHED", 2)
+
+
+def test_the_client_runs_its_own_tool_and_sees_a_sub_agent(server: str, key: str, worker: None) -> None:
+    registered("expert", ["It is 42."])
+    fill = ToolUseBlock(tool_name="page_fill", arguments={}, call_id="c1")
+    task = ToolUseBlock(tool_name="handoff_expert", arguments={"task": "?"}, call_id="c2")
+    filler = registered("filler", [fill, task, "done"], client_tools=True, tools=[AgentTool("react/expert")])
+    tools = [{"name": "fill", "description": "Fill the form.", "parameters": {"type": "object", "properties": {}}}]
+
+    called, went_on = talk(server, key, filler, {"say": "Fill it.", "tools": tools}, {"result": "filled"})
+
+    assert (called["error"], called["kinds"][-2:]) == (None, ["TOOL_CALL_END", "RUN_FINISHED"])
+    assert (went_on["error"], went_on["said"][-1]) == (None, "done")
+    assert {"SUBAGENT_STARTED", "SUBAGENT_FINISHED"} <= set(went_on["kinds"])
 
 
 def test_an_approval_is_answered_by_the_client_and_answered_again_after_a_cut(server, key, worker) -> None:

@@ -2,62 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
-from ag_ui.core import Event, RunAgentInput
 from django.core.files.base import ContentFile
-from pydantic import TypeAdapter
 from rest_framework.authtoken.models import Token
 
 from ravi_django.api import sse
 from ravi_django.models import HumanRequest, Session, Turn, uuid7
-from tests.acceptance.api.api_support import AGENT, PAID
+from tests.acceptance.api.api_support import AGENT, ASK, PAID, AguiClient, kinds, text_of
 from tests.support import world
 from tests.support.docs import Page
-from tests.support.patience import BOUND_S
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("payers")]
-ASK = [{"id": "m1", "role": "user", "content": "6 * 7?"}]
 
 
-class Client:
-    def __init__(self, server: str, key: str) -> None:
-        headers = {"Authorization": f"Bearer {key}", "Accept": "text/event-stream"}
-        self.web = httpx.Client(base_url=server, headers=headers, timeout=BOUND_S, trust_env=False)
-
-    def post(self, agent: str, thread: Any, **body: Any) -> httpx.Response:
-        body = {"threadId": str(thread), "runId": str(uuid7()), "messages": ASK, "tools": [], "context": [], **body}
-        RunAgentInput.model_validate(body)
-        return self.web.post(f"/ravi/agui/{agent}/", json=body)
-
-    def run(self, agent: str, thread: Any, **body: Any) -> list[Any]:
-        response = self.post(agent, thread, **body)
-        assert response.status_code == 200, response.text
-        read = TypeAdapter(Event).validate_json
-        lines = response.text.split("\n\n")
-        return [read(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-
-
-@pytest.fixture
-def agui(server: str, key: str) -> Iterator[Client]:
-    found = Client(server, key)
-    with found.web:
-        yield found
-
-
-def kinds(events: list[Any]) -> list[str]:
-    return [event.type.value for event in events]
-
-
-def text_of(events: list[Any]) -> str:
-    return "".join(event.delta for event in events if event.type.value == "TEXT_MESSAGE_CONTENT")
-
-
-def test_a_run_has_tools_text_and_an_end_and_its_thread_continues(agui: Client, worker: None) -> None:
+def test_a_run_has_tools_text_and_an_end_and_its_thread_continues(agui: AguiClient, worker: None) -> None:
     thread = uuid7()  # as clients do: the server has no such session
 
     events = agui.run(AGENT, thread, runId="r1")
@@ -80,7 +41,7 @@ def test_a_run_has_tools_text_and_an_end_and_its_thread_continues(agui: Client, 
     assert Session.objects.get().runs.count() == 2
 
 
-def test_a_client_reconnects_in_mid_stream(agui: Client, worker: None) -> None:
+def test_a_client_reconnects_in_mid_stream(agui: AguiClient, worker: None) -> None:
     body = {"threadId": str(uuid7()), "runId": "r1", "messages": ASK, "tools": [], "context": []}
     with agui.web.stream("POST", f"/ravi/agui/{AGENT}/", json=body) as response:
         assert next(line for line in response.iter_lines() if "TOOL_CALL_START" in line)
@@ -94,9 +55,9 @@ def test_a_client_reconnects_in_mid_stream(agui: Client, worker: None) -> None:
 
 
 def test_a_thread_is_a_name_of_its_user_and_nobody_can_forestall_it(
-    agui: Client, server: str, stranger: Any, worker: None
+    agui: AguiClient, server: str, stranger: Any, worker: None
 ) -> None:
-    other = Client(server, Token.objects.create(user=stranger).key)
+    other = AguiClient(server, Token.objects.create(user=stranger).key)
     with other.web:
         first = other.run(AGENT, thread := uuid7())
     theirs = Session.objects.get()
@@ -110,13 +71,17 @@ def test_a_thread_is_a_name_of_its_user_and_nobody_can_forestall_it(
     assert agui.run(AGENT, mine.id)[1].snapshot["session"] == str(mine.id)
 
 
-def test_interrupts_are_answered_by_resume(agui: Client, worker: None) -> None:
+def test_interrupts_are_answered_by_resume(agui: AguiClient, worker: None) -> None:
     thread = uuid7()
     asked = agui.run("react/payer", thread)[-1].outcome.interrupts
     assert [(one.reason, one.metadata["request"]["arguments"]["amount"]) for one in asked] == [
         ("approval", 5),
         ("approval", 6),
     ]
+
+    fields = asked[0].response_schema["properties"]
+    assert fields["action"]["enum"] == ["approve", "deny", "edit", "skip", "cancel"]
+    assert fields["arguments"]["properties"]["amount"]["type"] == "integer"
 
     answers = [
         {"interruptId": asked[0].id, "status": "resolved", "payload": {"action": "approve"}},
@@ -130,17 +95,15 @@ def test_interrupts_are_answered_by_resume(agui: Client, worker: None) -> None:
     assert agui.post("react/payer", thread, resume=answers).json()["error"]["field"] == "resume"
 
 
-def test_a_run_that_fails_ends_with_its_error(agui: Client, worker: None) -> None:
+def test_a_run_that_fails_ends_with_its_error(agui: AguiClient, worker: None) -> None:
     last = agui.run("react/broken", uuid7())[-1]
 
     assert (last.type.value, last.code) == ("RUN_ERROR", "ModelError") and "no such model" in last.message
 
 
-def test_what_an_agent_has_of_its_own_is_refused_by_name(agui: Client) -> None:
-    tools = [{"name": "f", "description": "", "parameters": {}}]
+def test_what_an_agent_has_of_its_own_is_refused_by_name(agui: AguiClient) -> None:
     system = [{"id": "s", "role": "system", "content": "x"}, *ASK]
     for body, status, field in (
-        ({"tools": tools}, 400, "tools"),
         ({"messages": system}, 400, "messages.0.role"),
         ({"messages": [{**ASK[0], "content": "x" * 300_000}]}, 413, "input"),
         ({"thread": "n" * 201}, 400, "threadId"),
@@ -150,7 +113,9 @@ def test_what_an_agent_has_of_its_own_is_refused_by_name(agui: Client) -> None:
     assert not HumanRequest.objects.exists() and not Session.objects.exists()
 
 
-def test_a_part_names_an_uploaded_file(agui: Client, worker: None, client: Any, settings: Any, tmp_path: Any) -> None:
+def test_a_part_names_an_uploaded_file(
+    agui: AguiClient, worker: None, client: Any, settings: Any, tmp_path: Any
+) -> None:
     settings.MEDIA_ROOT = tmp_path
     content = ContentFile(b"%PDF-1.7 ...", "a.pdf")
     file = client.post("/ravi/files/", {"file": content}, format="multipart").json()["id"]
@@ -162,7 +127,7 @@ def test_a_part_names_an_uploaded_file(agui: Client, worker: None, client: Any, 
     assert (block["type"], block["file"], block["name"]) == ("document", file, "a.pdf")
 
 
-def test_an_idle_stream_sends_comments(agui: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_stream_sends_comments(agui: AguiClient, monkeypatch: pytest.MonkeyPatch) -> None:
     world.silence(monkeypatch, "dispatch_send")
     assert sse.KEEP_ALIVE_S == 15
     monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.1)
