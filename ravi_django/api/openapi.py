@@ -83,6 +83,9 @@ class Schema(AutoSchema):
         shape = super()._map_basic_serializer(serializer, direction)  # type: ignore[no-untyped-call]
         if isinstance(serializer, StrictSerializer):
             shape["additionalProperties"] = False
+        if (others := getattr(serializer, "others", None)) is not None:  # fields of another protocol
+            shape["properties"] = others | shape["properties"]
+            shape["additionalProperties"] = {"enum": [None], "nullable": True}
         return shape
 
     def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:

@@ -123,7 +123,7 @@ class Limit:
         self.counted()  # forgets old ones
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def counts_as_open(self) -> Iterator[None]:
         """Count a request as open that waits for its time."""
         self.open += 1
         try:

@@ -136,7 +136,7 @@ async def _wait(
 async def _has_turn(recorder: Recorder, limit: Limit, model: ChatModel, tokens: float, within_s: float) -> bool:
     """Wait for the next time that the limit gives; False if it comes too late, or after a new pause."""
     state = recorder.state
-    with limit.place():
+    with limit.counts_as_open():
         slot = await _in_database(recorder, model_limits.take, limit, tokens, state.present(), within_s)
         if slot is None:
             return False

@@ -135,6 +135,8 @@ class OptionsSerializer(serializers.Serializer[Any]):
 class ChatSerializer(serializers.Serializer[Any]):
     """The fields that are read; `options` has the others."""
 
+    others = options.PROPERTIES
+
     model = AgentField(help_text="An agent: type/key")
     messages = MessagesField(help_text="Those after the last one of the assistant are the input")
     stream = FlagField(required=False, allow_null=True)

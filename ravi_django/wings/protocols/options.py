@@ -55,6 +55,8 @@ REFUSED = {
     "text": "the type of format is text, json_object or json_schema",
 }
 KINDS = frozenset(HumanRequest.Kind.values)
+# For the schema of the API. Which values are possible depends on the agent and the settings.
+PROPERTIES: dict[str, Any] = {name: {} for name in (*sorted({*NEUTRAL, *HINTS}), "response_format", "text")}
 
 
 def read(body: Mapping[str, Any], fields: Collection[str]) -> tuple[dict[str, Any], list[str], str]:

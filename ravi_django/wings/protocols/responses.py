@@ -19,12 +19,14 @@ from ravi_django.services import exchanges
 from ravi_django.services.exchanges import ClientMessage, Exchange
 from ravi_django.services.fields import AgentField, FlagField, ObjectField, TextField, ValueField
 from ravi_django.services.pieces import Asked, Ended, Piece, Text, Usage, present
-from ravi_django.wings.protocols import conversations
+from ravi_django.wings.protocols import conversations, options
 from ravi_django.wings.protocols.openai import CUT, INSTEAD, OpenAIView, arguments_of, failure
 
 
 class ResponsesSerializer(serializers.Serializer[Any]):
     """The fields that are read; `options` has the others."""
+
+    others = options.PROPERTIES
 
     model = AgentField(help_text="An agent: type/key")
     input = ValueField(help_text="A text, or a list of messages and function_call_output items")

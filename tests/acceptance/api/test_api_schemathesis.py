@@ -48,6 +48,8 @@ EXCEPTIONS = {
     r"POST .*/(fork|emit)/ (after_seq|text|data)": "one of two fields",
     r"POST .*/runs/(.*/fork/)? input": "a content block has the fields of its type",
     r"POST .*/(v1|agui)/.* (messages|input|resume|tools|context|conversation|threadId)\b.*": "types of other protocols",
+    r"POST .*/v1/.* (instructions|response_format|text.*)": "depends on the settings or the agent",
+    r"POST .*/v1/.* (n|functions|tool_choice|function_call|modalities|background)": "neutral values alone are possible",
     r"POST .*/files/ file": "the content decides on the type",
 }
 
