@@ -12,6 +12,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
 from ravi_django import access
+from ravi_django.agents.tools.client_tool import PREFIX
 from ravi_django.api.exchange import NO_RETRY, ExchangeView, Format, after_wait, thread_of
 from ravi_django.api.openapi import documented
 from ravi_django.conf import conf
@@ -49,6 +50,7 @@ def _shape(names: dict[str, str], problem: problems.Problem) -> dict[str, Any]:
 class OpenAIView(ExchangeView):
     names: dict[str, str] = {"agent": "model"}  # of fields of a run, as this endpoint calls them
     notes: dict[str, str] = {}  # headers of the answer, also of an error
+    tools: list[dict[str, Any]] = []  # the client's own functions
 
     def get_exception_handler(self) -> Any:
         return partial(problems.respond, shape=partial(_shape, self.names))
@@ -61,8 +63,11 @@ class OpenAIView(ExchangeView):
 
     def read(self, serializer: Any) -> dict[str, Any]:
         """The fields that the endpoint reads."""
-        fields, ignored, typed_by = options.read(dict(self.request.data), serializer().fields)
+        data = dict(self.request.data)
+        self.tools = options.client_tools(data)
+        fields, ignored, typed_by = options.read(data, serializer().fields)
         body = self.validated(serializer, fields)
+        options.check_takes_tools(self.request.user, body["model"], self.tools)
         if ignored:
             self.notes = {"x-ravi-ignored": ", ".join(sorted(ignored))}
         if typed_by:
@@ -90,6 +95,7 @@ class OpenAIView(ExchangeView):
                     raise InvalidInputError(NO_HISTORY, field=incoming.field)
                 self.notes = {**self.notes, "x-ravi-conversation": "new"}
         past.clear()  # it may be long, as the wait may
+        more["client_tools"] = self.tools or None
         return exchanges.begin(user, agent, thread, incoming, idempotency_key=self.key, **more)
 
     @property
@@ -210,10 +216,13 @@ CUT: dict[str, str] = {
 }
 
 
-def arguments_of(request: dict[str, Any]) -> str:
-    """A request to a person, as the arguments of a tool call."""
+def call_of(request: dict[str, Any]) -> tuple[str, str]:
+    """The name and arguments of the tool call that a request is for a client: of its own tool, or of a person."""
+    if "call_id" in request:
+        return request["tool"].removeprefix(PREFIX), to_json(request["arguments"]).decode()
     names = ("text", "context", "tool", "arguments", "choices", "free_text", "questions", "risk", "actions")
-    return to_json({name: request[name] for name in names if request[name] not in (None, "")}).decode()
+    arguments = {name: request[name] for name in names if request[name] not in (None, "")}
+    return request["kind"], to_json(arguments).decode()
 
 
 class ChatFormat(Format):
@@ -282,11 +291,8 @@ class ChatFormat(Format):
 
 
 def _call(request: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "id": request["id"],
-        "type": "function",
-        "function": {"name": request["kind"], "arguments": arguments_of(request)},
-    }
+    name, arguments = call_of(request)
+    return {"id": request["id"], "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def event(body: dict[str, Any]) -> bytes:

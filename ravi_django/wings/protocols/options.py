@@ -11,6 +11,7 @@ from typing import Any
 
 from ravi_django import access
 from ravi_django.agents.react.result import ResultType
+from ravi_django.agents.tools.client_tool import checked_tools
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import HumanRequest
 from ravi_django.services.exchanges import OWN_INSTRUCTIONS, quotes_instructions
@@ -83,6 +84,23 @@ def read(body: Mapping[str, Any], fields: Collection[str]) -> tuple[dict[str, An
     if known.get("instructions") is not None and not quotes_instructions():
         raise _refused("instructions", OWN_INSTRUCTIONS)
     return known, ignored, typed_by
+
+
+def client_tools(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Take the client's own functions out of its body, as `checked_tools` gives them."""
+    tools = body.get("tools")
+    if not isinstance(tools, list) or not tools or _is_about_requests("tools", tools):
+        return []
+    if not all(isinstance(tool, dict) and tool.get("type") == "function" for tool in tools):
+        raise _refused("tools", REFUSED["tools"] + _naming("tools", tools))
+    return checked_tools([tool.get("function", tool) for tool in body.pop("tools")])
+
+
+def check_takes_tools(user: Any, agent: AgentId, tools: list[dict[str, Any]]) -> None:
+    """Raises InvalidInputError if the agent takes no tools of a client, and the errors of `access.find`."""
+    if tools and not getattr(access.find(user, agent).in_code, "client_tools", False):
+        names = ", ".join(repr(tool["name"]) for tool in tools[:5])
+        raise _refused("tools", f"{REFUSED['tools']}, not {names}; {agent} has no client_tools")
 
 
 def check_typed(user: Any, agent: AgentId, field: str) -> None:

@@ -20,7 +20,7 @@ from ravi_django.services.exchanges import ClientMessage, Exchange
 from ravi_django.services.fields import AgentField, FlagField, ObjectField, TextField, ValueField
 from ravi_django.services.pieces import Asked, Ended, Piece, Text, Usage, present
 from ravi_django.wings.protocols import conversations, options
-from ravi_django.wings.protocols.openai import CUT, INSTEAD, OpenAIView, arguments_of, failure
+from ravi_django.wings.protocols.openai import CUT, INSTEAD, OpenAIView, call_of, failure
 
 
 class ResponsesSerializer(serializers.Serializer[Any]):
@@ -194,7 +194,7 @@ class ResponseFormat(Format):
         self._message = ""
 
     def _ask(self, request: dict[str, Any]) -> Iterator[bytes]:
-        arguments, name = arguments_of(request), request["kind"]
+        name, arguments = call_of(request)
         item = {"id": f"fc_{request['id']}", "type": "function_call", "call_id": request["id"], "name": name}
         self._output.append({**item, "arguments": "", "status": "in_progress"})
         yield self._event("response.output_item.added", item=self._output[-1], **self._at())

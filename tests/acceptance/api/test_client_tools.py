@@ -169,3 +169,32 @@ def test_a_result_beside_a_new_message_counts_and_a_late_one_is_no_error(
 
     assert "filled" in str(model.calls[1].messages[-1])
     assert [run.status for run in Run.objects.order_by("id")] == ["completed"] * 3
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+def test_a_client_of_openai_runs_its_own_function(
+    path: str, client: Any, filler: str, model: Any, worker: None
+) -> None:
+    is_chat = path == "chat/completions"
+    tool = {**TOOLS[0], "type": "function"}
+    tools = [{"type": "function", "function": TOOLS[0]} if is_chat else tool]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Fill it."}]
+
+    def post(messages: list[dict[str, Any]], **more: Any) -> Any:
+        body = {"model": filler, "messages" if is_chat else "input": messages, "tools": tools, **more}
+        return client.post(f"/ravi/v1/{path}", body, format="json").json()
+
+    first = post(messages)
+    if is_chat:
+        message = first["choices"][0]["message"]
+        (call,) = message["tool_calls"]
+        done = post([*messages, message, {"role": "tool", "tool_call_id": call["id"], "content": "filled"}])
+        function, text = call["function"], done["choices"][0]["message"]["content"]
+    else:
+        (function,) = (item for item in first["output"] if item["type"] == "function_call")
+        done = post([{"type": "function_call_output", "call_id": function["call_id"], "output": "filled"}])
+        text = done["output"][-1]["content"][0]["text"]
+
+    assert (function["name"], function["arguments"]) == ("fill", '{"city":"Bonn"}')
+    assert (text, first["model"]) == ("done", filler)
+    assert "filled" in str(model.calls[1].messages[-1])
