@@ -249,13 +249,12 @@ class ApiView(APIView):
 
 
 def _body_bytes(request: Any) -> int:
-    """Of the body. Under ASGI the server has written a chunked body to a file. Its size becomes the request's length,
-    without which DRF reads nothing."""
-    if (length := request.META.get("CONTENT_LENGTH") or "").isdecimal():
-        return int(length[:18])
+    """Of the body. Under ASGI the server has written it to a file, whose size counts: a chunked body may have a false
+    length beside it. The size becomes the request's length, without which DRF reads nothing."""
     body = getattr(request, "_stream", None)
-    if not isinstance(body, SpooledTemporaryFile):
-        return 0  # none, or a chunked one under WSGI
+    if not isinstance(body, SpooledTemporaryFile):  # under WSGI; a chunked one has no length
+        length = request.META.get("CONTENT_LENGTH") or ""
+        return int(length[:18]) if length.isdecimal() else 0
     size = int(body.seek(0, SEEK_END))
     body.seek(0)
     request.META["CONTENT_LENGTH"] = str(size)

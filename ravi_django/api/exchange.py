@@ -60,6 +60,7 @@ class ExchangeView(ApiView):
 
     content_negotiation_class = _AnyAccept
     repeats: Repeats | None = None  # recognises a call that the client sends again
+    answers_late = False  # a late run is an answer, which the client polls
     is_typed = False  # the client reads the answer as JSON: a stream has nothing that the agent says before it
     _exchange: Exchange | None = None  # once its run is submitted
 
@@ -111,17 +112,19 @@ class ExchangeView(ApiView):
         is_asgi = isinstance(self.request._request, ASGIRequest)
         self.forget_body()
         slot = limits.open_one(self.request.user, *(("streams",) if is_asgi else ("waits", WSGI_WAITS)))
-        last = None
+        last, is_answered = None, False
         try:
             with nullcontext() if is_asgi else limits.wsgi_wait():
                 exchange = self._exchange = begin()
                 form = form_of(exchange)
                 close_connections()
                 last = async_to_sync(_gather)(exchange, form, is_asgi=is_asgi)  # cancelled when the client leaves
+                is_answered = last is None and self.answers_late
                 return exchange, form if last else None
         finally:
             limits.close_one(slot)
-            self._end(last)
+            if not is_answered:
+                self._end(last)
 
     def _end(self, last: Piece | None) -> None:
         """`last`: the last piece of the exchange, or None if the client did not get it."""
@@ -150,7 +153,6 @@ async def _events(
             yield event
         async with aclosing(pieces(exchange)) as coming:
             async for piece in coming:
-                last = piece if isinstance(piece, Asked | Ended) else None
                 if is_typed and isinstance(piece, Text):
                     continue
                 if is_typed and isinstance(piece, Ended) and piece.output:
@@ -158,6 +160,7 @@ async def _events(
                         yield event
                 for event in form.add(piece):
                     yield event
+                last = piece if isinstance(piece, Asked | Ended) else None  # the client has it whole
     finally:  # also when the client leaves; not on the event loop: it asks the cache
         if end is not None:
             with suppress(RuntimeError):  # the server stops

@@ -233,6 +233,12 @@ def _is_repeat(user: Any, agent: AgentId, run: Run, key: str | None) -> bool:
     return key is not None and run.idempotency_scope == checks.scope_of(checks.owner_of(user), agent, key)
 
 
+def session_known(user: Any, agent: AgentId, key: str) -> Session | None:
+    """The conversation of the user's run of the agent with this idempotency key."""
+    scope = checks.scope_of(checks.owner_of(user), agent, key)
+    return Session.objects.filter(runs__idempotency_scope=scope).first()
+
+
 def blocks_known(user: Any, agent: AgentId, key: str) -> list[dict[str, Any]] | None:
     """The content of the first message of the user's run of the agent with this idempotency key. None: no such run."""
     scope = checks.scope_of(checks.owner_of(user), agent, key)

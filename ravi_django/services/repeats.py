@@ -17,9 +17,11 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from ravi_django import access, limits
+from ravi_django.engine.db import clock
 from ravi_django.kernel import AgentId
 from ravi_django.live.streams import hidden
-from ravi_django.models import Run
+from ravi_django.models import TERMINAL, Run, Status
+from ravi_django.people import site_rules
 from ravi_django.services.exchanges import Exchange
 from ravi_django.services.pieces import Ended, Piece
 
@@ -38,12 +40,14 @@ class Repeats:
 
     @classmethod
     def of(cls, user: Any, agent: AgentId, session: Any, messages: Iterable[Any]) -> Self:
-        digest = hashlib.sha256(to_json([user.pk, str(agent), session], serialize_unknown=True))
+        digest = hashlib.sha256(
+            to_json([user.pk, site_rules.tenant_for(user), str(agent), session], serialize_unknown=True)
+        )
         for message in messages:  # one at a time: a conversation may have megabytes
             digest.update(to_json(message))
         return cls(f"ravi:repeat:{digest.hexdigest()}")
 
-    def first(self, user: Any, agent: AgentId) -> Exchange | None:
+    def exchange(self, user: Any, agent: AgentId) -> Exchange | None:
         """The exchange that this call repeats. Raises the errors of `access.find`."""
         try:
             self._entry = limits.site_cache().get(self._key)
@@ -53,7 +57,7 @@ class Repeats:
             return None
         run_id, after, _ = self._entry
         run = Run.objects.for_user(user).filter(id=UUID(run_id), owner=user).first()
-        if run is None:
+        if run is None or _is_past(run):
             self._entry = None
             return None
         access.find(user, agent, run.session_id)
@@ -61,7 +65,7 @@ class Repeats:
 
     def end(self, exchange: Exchange, last: Piece | None) -> None:
         """Note how the exchange has ended. `last`: its last piece, or None if the client did not get it."""
-        is_failed = isinstance(last, Ended) and last.status != "completed"
+        is_failed = isinstance(last, Ended) and last.status in ("failed", "blocked")
         is_known = self._entry is not None and self._entry[2] == is_failed
         try:
             if last is None or is_failed:
@@ -72,6 +76,14 @@ class Repeats:
                 limits.site_cache().delete(self._key)
         except Exception as error:
             _warn(error)
+
+
+def _is_past(run: Run) -> bool:
+    """Whether the user goes on: the conversation has a later run, or this one has failed a while ago."""
+    if run.status in TERMINAL and run.status != Status.COMPLETED:
+        ended = run.finished_at or run.created_at
+        return bool((clock.present() - ended).total_seconds() > FAILED_S)
+    return Run.objects.filter(session=run.session_id, parent=None, id__gt=run.id).exists()
 
 
 def _warn(error: Exception) -> None:

@@ -124,10 +124,10 @@ async def _attempt(
                 await requests.note(recorder, path)
                 _fill_failure(entry, done)
                 await _publish_end(ctx, entry)
+                recorder.stream.progress(AgentStep.THINKING, {"call": path, "refused": True})
                 if later is not None:
                     raise later from None
                 entry.error = None
-                recorder.stream.progress(AgentStep.THINKING, {"call": path, "refused": True})
                 await admission.free(recorder, path)
                 return None
         except (CancellationError, LeaseLostError, asyncio.CancelledError, SuspendInterrupt):

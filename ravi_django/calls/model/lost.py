@@ -44,8 +44,8 @@ REQUEST = "request"  # key of a mark in a frame: the lease's epoch, a dot, and t
 
 def mark(recorder: Recorder, path: str, request: Request | None) -> asyncio.Task[None] | None:
     """Begin to send the mark of a request that begins, unless its model costs nothing or has no price by which a lost
-    request could be billed. See `sent`."""
-    if request is None or not _has_price(request.model):
+    request could be billed; of a fallback's always, so that its text is not the earlier model's. See `sent`."""
+    if request is None or not (request.number or _has_price(request.model)):
         return None
     return asyncio.create_task(_send(recorder, path, request))
 

@@ -49,6 +49,7 @@ class Limit:
     row: ModelLimit | None = None
     sent: deque[tuple[float, float]] = field(default_factory=deque)  # monotonic time and tokens of requests that count
     open: int = 0
+    permitted: int = 0  # of them, with a permit
     debt: float = 0.0  # tokens that were used beyond the reserved ones
     ratio: float = 1.0  # of used tokens to estimated ones
 
@@ -106,6 +107,8 @@ class Limit:
         row = self.row
         if row is None or row.refusing_since is None or (row.paused_by and is_after(row.paused_until, present)):
             return False
+        if not is_after(row.paused_until, present - timedelta(seconds=LONGEST_S)):
+            return False  # nobody has asked for a while
         return bool((present - row.refusing_since).total_seconds() > conf.PROVIDER_WAIT_S)
 
     @property
@@ -116,9 +119,10 @@ class Limit:
     def row_id(self) -> int | None:
         return self.row.id if self.row else None
 
-    def begin(self, tokens: float) -> None:
+    def begin(self, tokens: float, *, has_permit: bool = False) -> None:
         """Count a request of about so many tokens, until it is open no more."""
         self.open += 1
+        self.permitted += has_permit
         self.sent.append((time.monotonic(), tokens))
         self.counted()  # forgets old ones
 
@@ -190,6 +194,12 @@ def refresh() -> None:
     for limit in list(_limits.values()):
         if limit.row is before.get(limit.key):  # else it was written meanwhile
             limit.row = _rows.get(limit.key, limit.row)
+
+
+def free_at_once(limit: Limit, permits: int) -> float:
+    """How many requests may be woken beside so many permits, and about as many open ones in each process as here."""
+    at_once = limit.most("at_once")
+    return math.inf if at_once is None else at_once - permits - _workers * (limit.open - limit.permitted)
 
 
 def known() -> dict[str, Limit]:

@@ -15,9 +15,10 @@ from django.db.models.functions import Cast, Coalesce, RowNumber
 
 from ravi_django.calls.model import model_limits
 from ravi_django.calls.model.model_limits import Limit
-from ravi_django.db import connection, transaction
+from ravi_django.db import transaction
 from ravi_django.engine.db import clock
 from ravi_django.engine.journal.lease import Lease
+from ravi_django.engine.lease.claims import skip_locked
 from ravi_django.engine.lease.lease_state import PROVIDER
 from ravi_django.models import ModelLimit, Run, Status
 from ravi_django.runs import wake, workers
@@ -61,12 +62,15 @@ def _grant(limit_id: int) -> list[UUID]:
         limit.row = row
         room = _room(limit, row, present)
         permits: dict[UUID, int] = {}
-        for run_id, owner, waits in _in_order(row)[: max(0, room)]:
+        ordered = [*_in_order(row)[: max(0, room)]]
+        free = _lock([run_id for run_id, _, _ in ordered])
+        for run_id, owner, waits in ordered:
+            if run_id not in free:
+                continue
             if (left := room - sum(permits.values())) <= 0:
                 break
             permits[run_id] = min(left, sum(wait.get("kind") == PROVIDER for wait in waits or ()) or 1)
             row.last_owner = owner
-        wake.lock(permits)
         woken = {"permits": Case(*(When(id=run_id, then=count) for run_id, count in permits.items()), default=0)}
         queue = _queue(row)
         if permits:
@@ -86,16 +90,21 @@ def _room(limit: Limit, row: ModelLimit, present: datetime) -> int:
     if model_limits.is_after(row.paused_until, until):
         return 0
     room = min(model_limits.free_until(limit, row, until), BATCH)
-    if at_once := limit.most("at_once"):
+    if limit.most("at_once"):
         woken = Run.objects.filter(model_limit=row, status__in=(Status.PENDING, Status.RUNNING))
-        room = min(room, at_once - max(limit.open, woken.aggregate(Sum("permits"))["permits__sum"] or 0))
+        room = min(room, model_limits.free_at_once(limit, woken.aggregate(Sum("permits"))["permits__sum"] or 0))
     return int(room)
+
+
+def _lock(run_ids: list[UUID]) -> set[UUID]:
+    """Lock these runs but those that another transaction has: the limit's row must not wait for it."""
+    rows = Run.objects.filter(id__in=run_ids, status=Status.SUSPENDED).order_by("id")
+    return set(skip_locked(rows).values_list("id", flat=True))
 
 
 def _locked(limit_id: int) -> ModelLimit | None:
     """The row, locked; None if another process has it."""
-    skips = connection.features.has_select_for_update_skip_locked
-    return ModelLimit.objects.select_for_update(no_key=True, skip_locked=skips).filter(id=limit_id).first()
+    return skip_locked(ModelLimit.objects.filter(id=limit_id)).first()
 
 
 def _queue(row: ModelLimit) -> QuerySet[Run]:

@@ -13,7 +13,7 @@ import math
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -60,7 +60,14 @@ def choose(recorder: Recorder, model: ChatModel) -> ChatModel:
     after, present = getattr(model, "fallback_after", None), recorder.state.present()
     if after is None:
         return model
-    expected = [(limit_of(recorder, one).expected_s(present), one) for one in _members(model)]
+    members = [*_members(model)]
+    woken_by, permits = recorder.state.wake_state.permits
+    if permits and (woken := [one for one in members if limit_of(recorder, one).row_id == woken_by]):
+        return woken[0]
+    limits = [(limit_of(recorder, one), one) for one in members]
+    expected = [
+        (math.inf if limit.refuses_too_long(present) else limit.expected_s(present), one) for limit, one in limits
+    ]
     soon = (one for seconds, one in expected if seconds <= after)
     return next(soon, None) or min(expected, key=lambda pair: pair[0])[1]
 
@@ -92,7 +99,13 @@ async def permitted(
         yield turn
     finally:
         limit.open -= turn.is_open
-    if turn.has_permit and limit.most("at_once"):
+        limit.permitted -= turn.has_permit
+        if turn.has_permit and limit.most("at_once"):
+            await asyncio.shield(_give_back(recorder))
+
+
+async def _give_back(recorder: Recorder) -> None:
+    with suppress(LeaseLostError):  # then the end of the lease gives it back
         await _in_database(recorder, permits.give_back, recorder.lease)
 
 
@@ -106,7 +119,7 @@ async def _wait(
         if limit.refuses_too_long(present):
             return Turn(_refused(model, f"has refused all requests for {conf.PROVIDER_WAIT_S:g} s"))
         if state.wake_state.take_permit(limit.row_id):
-            limit.begin(tokens)
+            limit.begin(tokens, has_permit=True)
             waits = [row.finished_at for row in state.journal.recorded("run.suspended")]
             return Turn(None, True, True, (present - max(waits, default=present)).total_seconds())
         if limit.is_idle(present):
@@ -137,7 +150,8 @@ async def _has_turn(recorder: Recorder, limit: Limit, model: ChatModel, tokens: 
     """Wait for the next time that the limit gives; False if it comes too late, or after a new pause."""
     state = recorder.state
     with limit.counts_as_open():
-        slot = await _in_database(recorder, model_limits.take, limit, tokens, state.present(), within_s)
+        async with recorder.effect():  # an error of the database ends the lease
+            slot = await _in_database(recorder, model_limits.take, limit, tokens, state.present(), within_s)
         if slot is None:
             return False
         await _sleep(recorder, model, slot, (slot - state.present()).total_seconds(), lambda: False)

@@ -186,7 +186,13 @@ class Driver:
         agent = None
         with suppress(settle.NotDrivable):
             agent = await self._agent_of(lease)
-        return await lost.entries(self.database, lease, getattr(agent, "model", None))
+        try:
+            return await lost.entries(self.database, lease, getattr(agent, "model", None))
+        except Exception as error:
+            if may_pass(error):
+                raise
+            log.exception("run %s: its lost requests are not on the bill", lease.run_id, extra={"action": "bill.lost"})
+            return []
 
     async def _write_lost(self, lease: Lease, unpaid: list[Entry]) -> None:
         if unpaid:

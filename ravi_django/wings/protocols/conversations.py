@@ -37,6 +37,7 @@ class Past:
     is_users: bool
     id: str
     text: str
+    call: str = ""  # id of its last tool call, which may be a request of ours
 
 
 def past(messages: Sequence[Any], end: int) -> list[Past]:
@@ -53,7 +54,10 @@ def _past(message: dict[str, Any]) -> Past:
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant"):
         content = None  # results of tools, thoughts
-    return Past(role == "user", str(message.get("id", "")), text_of(content))
+    calls = message.get("tool_calls")
+    last = calls[-1] if isinstance(calls, list) and calls and isinstance(calls[-1], dict) else {}
+    call = message.get("call_id") if message.get("type") == "function_call" else last.get("id")
+    return Past(role == "user", str(message.get("id", "")), text_of(content), str(call or ""))
 
 
 def text_of(content: Any) -> str:
@@ -103,12 +107,15 @@ def sessions_of(user: Any) -> Any:
 def find(user: Any, agent: AgentId, history: Sequence[Past]) -> Session | None:
     """The conversation that the history is of."""
     ids = (run for message in reversed(history) if not message.is_users and (run := run_of(message.id)))
-    return of_run(user, next(ids, None)) or _by_texts(user, agent, history)
+    calls = (message.call for message in reversed(history) if checks.uuid_of(message.call) is not None)
+    return of_run(user, next(ids, None)) or of_request(user, next(calls, "")) or _by_texts(user, agent, history)
 
 
 def has_answer(history: Sequence[Past]) -> bool:
     """Whether an agent has answered. A greeting is no answer."""
-    return any(answer for _, answer in _exchanges(history)) or any(run_of(message.id) for message in history)
+    by_agents = [message for message in history if not message.is_users]
+    is_ours = any(run_of(message.id) or checks.uuid_of(message.call) for message in by_agents)
+    return is_ours or bool(_exchanges(history))
 
 
 def _by_texts(user: Any, agent: AgentId, history: Sequence[Past]) -> Session | None:
@@ -116,7 +123,8 @@ def _by_texts(user: Any, agent: AgentId, history: Sequence[Past]) -> Session | N
     sent = _exchanges(history)
     if not sent or not (last := sent[-1][1]):
         return None
-    runs = Run.objects.filter(owner=user, agent=str(agent), parent=None, status=Status.COMPLETED).order_by("-id")
+    runs = Run.objects.filter(session__in=sessions_of(user), owner=user, agent=str(agent), parent=None)
+    runs = runs.filter(status=Status.COMPLETED).order_by("-id")
     tails = runs.annotate(tail=Right("output", TAIL)).values_list("session_id", "tail")[:NEWEST]
     ends = ((session, text_of(tail)) for session, tail in tails)
     candidates = [*dict.fromkeys(session for session, tail in ends if tail and last.endswith(tail))][:SESSIONS]
@@ -151,15 +159,16 @@ def _content(row: Any) -> Any:
 
 
 def _exchanges(messages: Iterable[Past]) -> list[tuple[str, str]]:
-    """The texts of the user, each with the answer. A client may have several messages for each."""
+    """The texts of the user that have an answer, each with it. A client may have several messages for each answer; a
+    run that failed has none."""
     exchanges: list[tuple[str, str]] = []
-    for is_users, group in groupby(messages, key=attrgetter("is_users")):
-        text = "".join(message.text for message in group)
-        if is_users:
-            exchanges.append((text, ""))
+    for message in messages:
+        if message.is_users:
+            exchanges.append((message.text, ""))
         elif exchanges:
-            exchanges[-1] = (exchanges[-1][0], text)
-    return exchanges
+            asked, answer = exchanges[-1]
+            exchanges[-1] = (asked, answer + message.text)
+    return [(asked, answer) for asked, answer in exchanges if answer]
 
 
 def _fits(sent: list[tuple[str, str]], stored: list[tuple[str, str]]) -> bool:

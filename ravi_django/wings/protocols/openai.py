@@ -84,8 +84,10 @@ class OpenAIView(ExchangeView):
         """The exchange that the call repeats, or a new one in the conversation that the client goes on with. `past`:
         the client's history, if the call names no conversation."""
         user = self.request.user
-        if self.repeats is not None and (first := self.repeats.first(user, agent)) is not None:
+        if self.repeats is not None and (first := self.repeats.exchange(user, agent)) is not None:
             return first
+        if thread is None and self.key is not None:
+            thread = exchanges.session_known(user, agent, self.key)
         if thread is None and incoming.answers:
             thread = conversations.of_request(user, incoming.answers[0].answers)
         elif thread is None and past:

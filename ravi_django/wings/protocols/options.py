@@ -81,7 +81,7 @@ def read(body: Mapping[str, Any], fields: Collection[str]) -> tuple[dict[str, An
             raise _refused(name, REFUSED[name] + _naming(name, value))
         else:
             raise InvalidInputError(f"unknown field {name!r:.100}", field=name[:100])
-    if known.get("instructions") is not None and not quotes_instructions():
+    if known.get("instructions") and not quotes_instructions():
         raise _refused("instructions", OWN_INSTRUCTIONS)
     return known, ignored, typed_by
 

@@ -39,6 +39,7 @@ class ResponsesSerializer(serializers.Serializer[Any]):
 
 class ResponsesView(OpenAIView):
     limit = "submit"
+    answers_late = True
     names = {"agent": "model", "session": "conversation"}
 
     @documented("v1_responses", request=ResponsesSerializer, ok={200: dict}, errors=[404, 409])

@@ -134,16 +134,42 @@ def test_who_has_the_whole_answer_and_asks_again_gets_another(chat: Chat, worker
 
 
 def test_a_response_that_is_late_is_read_later(respond: Chat, client: Any, strange_client: Any, late: None) -> None:
-    first, again = respond(), respond()
+    first = respond()
     url = f"/ravi/v1/responses/{first.json()['id']}"
 
-    assert (first.status_code, first.json()["status"]) == (200, "in_progress") and first.json() == again.json()
+    assert (first.status_code, first.json()["status"]) == (200, "in_progress")
     assert client.get(url).json() == first.json() and re.match("resp_[0-9a-f]", first.json()["id"])
     assert strange_client.get(url).status_code == client.get("/ravi/v1/responses/resp_x").status_code == 404
 
     drive(str(Run.objects.get().id))
     done = client.get(url).json()
     assert (done["status"], done["output"][0]["content"][0]["text"]) == ("completed", "It is 42.")
+    assert respond().json()["id"] != done["id"]  # the client has its answer, and asks again
+
+
+def test_a_call_is_no_repeat_once_the_conversation_has_gone_on(chat: Chat, late: None, monkeypatch: Any) -> None:
+    named = {"metadata": {"session": "mine"}}
+    assert chat(**named).status_code == 422
+    run = Run.objects.get()
+    drive(str(run.id))
+    other = chat([{"role": "user", "content": "And 6 * 8?"}], **named)
+    drive(other.json()["error"]["run"])
+    assert chat(**named).json()["error"]["run"] not in (str(run.id), other.json()["error"]["run"])
+
+
+def test_a_run_that_failed_does_not_end_a_conversation_that_is_found_by_its_texts(chat: Chat, worker: None) -> None:
+    asked: list[dict[str, Any]] = [{"role": "user", "content": "6 * 7?"}]
+    first = chat(asked).json()
+    history = [*asked, first["choices"][0]["message"]]
+    Turn.objects.create(
+        session_id=first["metadata"]["session"],
+        role="user",
+        position=99,
+        shared=True,
+        content=[{"type": "text", "text": "lost"}],
+    )
+    again = chat([*history, {"role": "user", "content": "And 6 * 8?"}]).json()
+    assert again["metadata"]["session"] == first["metadata"]["session"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
