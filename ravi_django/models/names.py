@@ -49,7 +49,7 @@ FIELDS = {
 CHOICES = {
     *(_("Code"), _("Admin"), _("Todo"), _("Doing"), _("Done"), _("Blocked"), _("Queued"), _("Pending")),
     *(_("Running"), _("Suspended"), _("Completed"), _("Failed"), _("Cancelled"), _("Question"), _("Approval")),
-    *(_("reject"), _("Input"), _("Uncertain"), _("Feed"), _("Webhook"), _("Adapter")),
+    *(_("reject"), _("Input"), _("Uncertain"), _("Client Tool"), _("Feed"), _("Webhook"), _("Adapter")),
 }
 ROW_VALUES = {
     # states of runs, requests, tasks, polls and workers

@@ -271,7 +271,11 @@ def submit(
 
     run, is_new = say(agent, input, user=user, tenant=tenant, find=find, **options)
     key = options.get("idempotency_key")
-    if run.status == Status.QUEUED if is_new else key is None or not _is_repeat(user, agent, run, key):
+    if is_new:
+        is_later = run.status == Status.QUEUED and not options.get("start_at")
+    else:
+        is_later = key is None or not _is_repeat(user, agent, run, key)
+    if is_later:
         client_calls.close(run.session_id, checks.owner_of(user))  # of the run at work: its user goes on
     return run, is_new
 

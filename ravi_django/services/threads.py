@@ -5,7 +5,7 @@ The client's view is compared by the ids of messages, which are ours. Nothing th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -22,12 +22,14 @@ from ravi_django.kernel import (
     NotFoundError,
 )
 from ravi_django.live.streams import hidden
-from ravi_django.models import ACTIVE, JournalEntry, Run, Session
+from ravi_django.models import ACTIVE, JournalEntry, Run, Session, Status
 from ravi_django.people import site_rules
 from ravi_django.runs import checks, sessions
 from ravi_django.runs.lifecycle.endings import cancel
 from ravi_django.runs.lifecycle.fork import fork_once
 from ravi_django.services.exchanges import Exchange, Input, begin, blocks_known
+
+MOST_HANDOFFS = 1000  # of a conversation that are followed
 
 
 def conversation(user: Any, thread: checks.Thread | None) -> Session | None:
@@ -42,8 +44,11 @@ def present_agent(session: Session | None, agent: AgentId) -> AgentId:
     """The agent that goes on: the conversation's last one, if the addressed one has handed over in it."""
     if session is None or session.agent in ("", str(agent)):
         return agent
-    rows = JournalEntry.objects.filter(run__session=session, kind="run.handoff", error=None, result__from=str(agent))
-    return AgentId.parse(session.agent) if rows.exists() else agent
+    rows = JournalEntry.objects.filter(run__session=session, kind="run.handoff", error__isnull=True)
+    present = str(agent)
+    for source, target in rows.order_by("finished_at", "seq").values_list("result__from", "result__to")[:MOST_HANDOFFS]:
+        present = target if source == present else present
+    return AgentId.parse(present) if present == session.agent else agent
 
 
 def of_call(
@@ -73,13 +78,14 @@ def answered(user: Any, session: Session | None, incoming: Input) -> bool:
     if session is None or not incoming.answers:
         return False
     with suppress(InvalidInputError, ConflictError, ForbiddenError, NotFoundError):
-        begin(user, AgentId.parse(session.agent), checks.Thread(session.id), replace(incoming, blocks=[]))
-        return True
+        exchange = begin(user, AgentId.parse(session.agent), checks.Thread(session.id), replace(incoming, blocks=[]))
+        return not exchange.is_repeat
     return False
 
 
-def next_run(session: Session | None, message: Any) -> Run | None:
-    """The run after the one that this message of the client is from, in a conversation of the session's family."""
+def next_run(session: Session | None, message: Any, agents: Collection[AgentId]) -> Run | None:
+    """The run of these agents after the one that this message of the client is from, in a conversation of the session's
+    family. None if that run waits: it goes by `on_busy`."""
     id = message.get("id") if isinstance(message, Mapping) else None
     if session is None or (run_id := checks.uuid_of(str(id).partition("/")[0])) is None:
         return None
@@ -88,15 +94,24 @@ def next_run(session: Session | None, message: Any) -> Run | None:
     if (run := runs.filter(id=run_id).first()) is None:
         return None
     later = Q(created_at__gt=run.created_at) | Q(created_at=run.created_at, id__gt=run.id)
-    return runs.filter(later, session_id=run.session_id).order_by("created_at", "id").first()
+    runs = runs.filter(later, session_id=run.session_id, agent__in=[str(agent) for agent in agents])
+    following = runs.exclude(status=Status.QUEUED).order_by("created_at", "id").first()
+    return None if following is None or following.status == Status.SUSPENDED else following
 
 
-def fork(user: Any, session: Session, source: Run, blocks: list[dict[str, Any]], key: str | None) -> Exchange:
+def fork(
+    user: Any,
+    session: Session,
+    source: Run,
+    blocks: list[dict[str, Any]],
+    key: str | None,
+    tools: list[dict[str, Any]] | None,
+) -> Exchange:
     """Answer the blocks in place of the message that `source` began with. The conversation's name goes along, and its
     run at work is cancelled. Raises as a fork over REST."""
     access.find(user, source.agent, source.session_id)
     limits.count(user, "fork")
-    run, is_new = fork_once(source.id, input=blocks, user=user, idempotency_key=key)
+    run, is_new = fork_once(source.id, input=blocks, client_tools=tools, user=user, idempotency_key=key)
     if is_new:
         for at_work in sessions.at_work(Run.objects.filter(session=session, parent=None)):
             with suppress(IllegalTransitionError):  # it has ended meanwhile

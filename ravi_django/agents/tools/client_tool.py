@@ -47,7 +47,7 @@ class ClientTool(Tool):
             raise ToolArgumentsError(f"{self.name}: {'; '.join(errors[:3])}", field="arguments")
         return arguments
 
-    async def execute(self, **arguments: Any) -> Any:
+    async def execute(self, /, **arguments: Any) -> Any:
         ctx = arguments.pop(CONTEXT)
         answer = await ctx.ask_client(self.name, arguments)
         return answer.text if answer.answered else NOT_ANSWERED
@@ -91,7 +91,10 @@ def _checked(tool: Any, field: str) -> dict[str, Any]:
         case _:
             text = "a tool has a name of 1 to 59 letters, digits, underscores and hyphens"
             raise InvalidInputError(text, field=f"{field}.name")
-    parameters = {"type": "object", "properties": {}, **(tool.get("parameters") or {})}
+    schema = tool.get("parameters") or {}
+    if not isinstance(schema, dict) or not isinstance(schema.get("$schema", ""), str):
+        raise InvalidInputError(f"the parameters of {name} must be a JSON Schema", field=f"{field}.parameters")
+    parameters = {"type": "object", "properties": {}, **schema}
     try:
         check_schema(parameters)
     except InvalidInputError as error:

@@ -54,6 +54,7 @@ def fork_once(
     after_seq: int | None = None,
     *,
     input: Any = None,
+    client_tools: list[dict[str, Any]] | None = None,
     user: Any = None,
     idempotency_key: str | None = None,
     send: Any = None,
@@ -62,7 +63,8 @@ def fork_once(
     the first fork. Raises IdempotencyMismatchError when that has another body.
 
     With `input` instead of `after_seq` the fork begins before the first step, with this message in place of the run's
-    own and the present version of the agent. Raises ConflictError for a run that has continued as new.
+    own, the present version of the agent, and these tools of the client. Raises ConflictError for a run that has
+    continued as new.
     """
     if (input is None) is (after_seq is None):
         raise InvalidInputError("a fork takes either after_seq or input", field="after_seq")
@@ -82,7 +84,7 @@ def fork_once(
         if message is not None:
             message, used = files.resolve(message, owner_of(user))
         key = asked.idempotency_scope, asked.request_digest
-        run: Any = files.referring(used, write_fork, run_id, after_seq or 1, *key, message, user)
+        run: Any = files.referring(used, write_fork, run_id, after_seq or 1, *key, message, user, client_tools)
         board.copy_past(Run.objects.select_related("session").get(id=run_id), run)
     republish.on_commit(run, republish.publish_past)  # before the frames of the first lease
     hints.on_commit(run.id, send)
@@ -100,6 +102,7 @@ def write_fork(
     digest: str = "",
     message: Message | None = None,
     user: Any = None,
+    client_tools: list[dict[str, Any]] | None = None,
 ) -> Run:
     """Copy the run's past up to the nearest entry at or before `after_seq` with no open effect, into a new root run in
     a new session. Returns it, pending; the source stays as it is. A `message` replaces the one that the run began with.
@@ -138,7 +141,7 @@ def write_fork(
             metadata=source.metadata,
             state=source.state,
             result_schema=source.result_schema,
-            client_tools=source.client_tools,
+            client_tools=client_tools if message else source.client_tools,
             budget=_budget(source),
             deadline=source.deadline if source.deadline and source.deadline > now else None,
             release=source.release,

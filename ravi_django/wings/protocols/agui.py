@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from ravi_django.agents.tools.client_tool import checked_tools
+from ravi_django import access
+from ravi_django.agents.tools.client_tool import MAX_TOOLS, checked_tools
 from ravi_django.api.exchange import ExchangeView, thread_of
 from ravi_django.api.openapi import documented
 from ravi_django.kernel import AgentId, InputTooLargeError, InvalidInputError
@@ -46,21 +47,24 @@ class AguiView(ExchangeView):
         once = digest_of([thread, sent.run_id]) if thread and sent.run_id else self.key
         first, reset = _without_reply(messages)
         session = threads.conversation(request.user, thread)
+        addressed = agent
         agent, known = threads.of_call(request.user, session, agent, None if sent.resume else once)
         if known is not None:
             messages = first
         message = _answers(sent) if sent.resume else _read(request.data, messages)
-        tools, source = checked_tools(request.data.get("tools") or []), None
+        tools, taken, source = _named(request.data.get("tools")), None, None
         if message.blocks and known is None:
+            if (taken := _taken(request, agent, session)) is not None:
+                tools = taken
             message.blocks.extend(_of_page(sent, session))
-            source = threads.next_run(session, _last_of_assistant(messages))
+            source = threads.next_run(session, _last_of_assistant(messages), {addressed, agent})
         elif known is not None:
             message.blocks.extend(filter(_is_of_page, known))
-        options = {"idempotency_key": once, "client_tools": tools or None, "on_busy": _on_busy(sent)}
+        options = {"idempotency_key": once, "client_tools": taken or None, "on_busy": _on_busy(sent)}
 
         def begin() -> Exchange:
             if session is not None and source is not None:
-                return threads.fork(request.user, session, source, message.blocks, once)
+                return threads.fork(request.user, session, source, message.blocks, once, taken)
             if not message.blocks and not message.answers:
                 return threads.live(request.user, session, agent)
             if message.blocks and threads.answered(request.user, session, message):
@@ -72,6 +76,19 @@ class AguiView(ExchangeView):
 
         form_of = partial(AguiFormat, thread=thread, sent=sent, reset=reset, tools=tools)
         return self.stream(begin, form_of, INSTEAD)
+
+
+def _taken(request: Any, agent: AgentId, session: Any) -> list[dict[str, Any]] | None:
+    """The tools of the client if the agent takes them."""
+    runnable = access.find(request.user, agent, session.id if session else None)
+    takes = getattr(runnable.in_code, "client_tools", False)
+    return checked_tools(request.data.get("tools") or []) if takes else None
+
+
+def _named(tools: Any) -> list[dict[str, Any]]:
+    """The names of tools that the agent does not take."""
+    listed = tools[:MAX_TOOLS] if isinstance(tools, list) else []
+    return [{"name": str(tool.get("name"))[:64]} for tool in listed if isinstance(tool, dict)]
 
 
 def _input(body: dict[str, Any], messages: Any, first: int = 0) -> Any:

@@ -280,15 +280,15 @@ def test_a_run_goes_on_without_the_strategy_that_made_its_summaries(clock, dies,
 
 
 def test_a_summary_that_was_passed_over_counts_against_the_budget(clock):
-    """With the summary, the fifth turn was the run's sixth call."""
+    """With the summary, the fifth turn was the run's sixth call. The request that its worker lost counts too."""
     outputs = {}
-    for turns in (STEPS + 1, STEPS + 2):
+    for turns in (STEPS + 2, STEPS + 3):
         model = agent(Model())
         run = drive(begun(budget={"max_turns": turns}), dies=10)
         assert len(model.summaries) == 1
         agent(model, SlidingWindowCompaction(50))
         outputs[turns] = take_over(clock, run).output
-    assert outputs == {STEPS + 1: None, STEPS + 2: "done"}
+    assert outputs == {STEPS + 2: None, STEPS + 3: "done"}
 
 
 def test_a_run_goes_on_with_a_strategy_that_was_added_meanwhile(clock):
