@@ -198,3 +198,14 @@ def test_a_client_of_openai_runs_its_own_function(
     assert (function["name"], function["arguments"]) == ("fill", '{"city":"Bonn"}')
     assert (text, first["model"]) == ("done", filler)
     assert "filled" in str(model.calls[1].messages[-1])
+
+
+@pytest.mark.parametrize("parameters", ["abc", [1], {"$schema": 5}])
+def test_parameters_that_are_no_schema_are_refused(agui: AguiClient, filler: str, parameters: Any) -> None:
+    tools = [{"name": "fill", "description": "", "parameters": parameters}]
+    assert agui.post(filler, uuid7(), tools=tools).status_code == 400
+
+
+def test_an_agent_without_client_tools_ignores_any_number_of_them(agui: AguiClient, agent: str, worker: None) -> None:
+    tools = [{"name": f"a.{n}", "description": "x" * 2000, "parameters": {}} for n in range(30)]
+    assert agui.run(agent, uuid7(), tools=tools)[-1].outcome.type == "success"

@@ -337,3 +337,25 @@ def test_a_run_that_another_call_keeps_at_work_makes_its_call_when_the_pause_is_
 
     code(story, model=model, tools=[work])
     assert drive(make_run()).output == "hello"
+
+
+def test_a_provider_that_nobody_has_asked_for_long_is_asked_again(clock):
+    model = Model("m")
+    row = paused(model, clock, -3600)
+    ModelLimit.objects.filter(id=row.id).update(refusing_since=clock.now - timedelta(hours=5))
+    world.limits_refresh()
+    code(ask, model=model)
+    assert drive(make_run()).output == "hello"
+
+
+def test_a_run_that_a_limit_has_woken_calls_the_model_of_that_limit(clock):
+    first, second = Model("first"), Model("second")
+    row = paused(first, clock, 100)
+    paused(second, clock, 200)
+    code(ask, model=FallbackModel([first, second], fallback_after=10))
+    run = drive(make_run())
+    assert (run.status, run.model_limit) == (Status.SUSPENDED, row)
+    clock.advance(100)
+    assert world.permits_grant() == [run.id]
+    paused(first, clock, 300)  # another refusal, after the permit
+    assert (drive(run).output, len(first.calls), len(second.calls)) == ("hello", 1, 0)
