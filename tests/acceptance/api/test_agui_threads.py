@@ -160,7 +160,8 @@ def test_after_a_hand_over_the_calls_have_results_and_the_present_agent_goes_on(
     second = registered("second", ["I am the second."])
     call = ToolUseBlock(tool_name="handoff_second", arguments={"task": "?"}, call_id="c1")
     config = SubAgentConfig(second, handoff=True)
-    front = str(register(OrchestratorAgent("front", model=ScriptedModel([call]), sub_agents=[config])).id)
+    model = ScriptedModel([call] * 9)
+    front = str(register(OrchestratorAgent("front", model=model, sub_agents=[config])).id)
     thread = uuid7()
 
     events = agui.run(front, thread)
@@ -170,6 +171,7 @@ def test_after_a_hand_over_the_calls_have_results_and_the_present_agent_goes_on(
     assert text_of(agui.run(front, thread, runId="r2", messages=[*ASK, reply(events), says()])) == "I am the second."
     agui.run(front, thread, runId="r2", messages=[*ASK, reply(events), says()])  # a reconnect
     assert [run.agent for run in Run.objects.order_by("id")] == [second, second]
+    assert len(model.calls) == 1
 
 
 def test_a_child_that_waits_is_suspended_and_one_that_fails_has_an_error(agui: AguiClient, worker: None) -> None:
