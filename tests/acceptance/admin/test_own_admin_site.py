@@ -48,7 +48,7 @@ def test_its_pages_have_our_models_once_they_are_registered(ops: Any) -> None:
     lists = set(re.findall(r'href="(/ops/ravi/\w+/)"', index))
     pages = {place: client.get(place) for place in (*lists, address)}
 
-    assert len(lists) == 12
+    assert len(lists) == 13
     assert {page.status_code for page in pages.values()} == {200}
     assert not [place for place, page in pages.items() if b'"/admin/' in page.content]
     assert warned() == []
