@@ -20,7 +20,11 @@ PAGE = Page("models")
 
 def test_every_block_is_tested() -> None:
     names = re.findall(r"```python\n(?:# models: (\w+))?", PAGE.text)
-    assert set(names) == {"one", "fallbacks", "media", "prices", "own"}
+    assert set(names) == {"one", "fallbacks", "limits", "media", "prices", "own"}
+
+
+def test_limits() -> None:
+    assert [*world.limit_errors(PAGE.run("models: limits")["RAVI"]["MODEL_LIMITS"])] == []
 
 
 def test_one() -> None:

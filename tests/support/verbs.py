@@ -121,7 +121,7 @@ calls.middleware.response_cache: TIMEOUT_S
 calls.model.admission: RESERVE_TOKENS budgets_estimate=_estimate budgets_forget=forget budgets_largest=_largest
 calls.model.call: prices_errors=setting_errors
 calls.model.model_limits: providers_forget=forget limit_of_model=of limits_refresh=refresh limit_refuse=refuse
-    limit_answered=answered
+    limit_answered=answered limit_errors=setting_errors
 calls.model.permits: permits_grant=grant permits_recount=recount
 calls.model.provider_waits: PROVIDERS_MEMORY_S=MEMORY_S
 calls.model.streaming: streaming_aload_litellm=aload_litellm

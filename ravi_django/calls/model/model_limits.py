@@ -78,10 +78,13 @@ class Limit:
 
     def counted(self) -> tuple[int, float]:
         """Requests and tokens of the last WINDOW_S."""
+        self._forget_old()
+        return len(self.sent), sum([tokens for _, tokens in self.sent])
+
+    def _forget_old(self) -> None:
         since = time.monotonic() - WINDOW_S
         while self.sent and self.sent[0][0] < since:
             self.sent.popleft()
-        return len(self.sent), sum(tokens for _, tokens in self.sent)
 
     def is_idle(self, present: datetime) -> bool:
         """Whether a request may be sent without asking: half of the limits is free, and nobody waits."""
@@ -124,7 +127,7 @@ class Limit:
         self.open += 1
         self.permitted += has_permit
         self.sent.append((time.monotonic(), tokens))
-        self.counted()  # forgets old ones
+        self._forget_old()
 
     @contextmanager
     def counts_as_open(self) -> Iterator[None]:

@@ -62,7 +62,7 @@ async def stream(
         ctx.recorder.stream.progress(AgentStep.THINKING, {**about, "imports": True})
         await aload_litellm()  # outside of the model's time limits
         ctx.recorder.stream.progress(AgentStep.THINKING, about)
-    has_media = any(message.has_media for message in messages)
+    has_media = any([message.has_media for message in messages])
     call = await _with_media(ctx, model, messages) if has_media else media.CallMedia(messages, {})
     live = _LiveOutput(ctx.recorder, path) if show else None
     refusal, refused_by = cast("ModelError | None", None), model.name

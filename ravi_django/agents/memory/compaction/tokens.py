@@ -49,14 +49,14 @@ class TokenCounter:
         unknown = [messages[index] for index in range(upto, len(messages)) if self._key not in messages[index]._wire]
         if unknown:
             await self._learn(unknown)
-        tokens += self.known(messages[index] for index in range(upto, len(messages)))
+        tokens += self.known([messages[index] for index in range(upto, len(messages))])
         if isinstance(messages, Transcript):
             messages.counted[self._key] = (len(messages), tokens)
         return tokens
 
     def known(self, messages: Iterable[ChatMessage]) -> int:
         """The tokens of messages that `total` has counted."""
-        return sum(int(message._wire[self._key]) for message in messages)
+        return sum([int(message._wire[self._key]) for message in messages])
 
     async def _learn(self, messages: Sequence[ChatMessage]) -> None:
         """Count all in one call first: a model counts long texts in a thread, and remembers each message."""
