@@ -233,10 +233,10 @@ def _is_repeat(user: Any, agent: AgentId, run: Run, key: str | None) -> bool:
     return key is not None and run.idempotency_scope == checks.scope_of(checks.owner_of(user), agent, key)
 
 
-def session_known(user: Any, agent: AgentId, key: str) -> Session | None:
-    """The conversation of the user's run of the agent with this idempotency key."""
-    scope = checks.scope_of(checks.owner_of(user), agent, key)
-    return Session.objects.filter(runs__idempotency_scope=scope).first()
+def run_known(user: Any, agent: AgentId, key: str | None) -> Run | None:
+    """The user's run of the agent with this idempotency key."""
+    scope = checks.scope_of(checks.owner_of(user), agent, key) if key else None
+    return Run.objects.select_related("session").filter(idempotency_scope=scope).first() if scope else None
 
 
 def blocks_known(user: Any, agent: AgentId, key: str) -> list[dict[str, Any]] | None:

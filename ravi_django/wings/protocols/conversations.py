@@ -88,6 +88,12 @@ def of_run(user: Any, run: UUID | None) -> Session | None:
     return session
 
 
+def continued_by(run: Run) -> Session | None:
+    """The conversation of the run, if it did not begin with it."""
+    earlier = Run.objects.filter(session=run.session_id, parent=None, id__lt=run.id)
+    return run.session if earlier.exists() else None
+
+
 def of_request(user: Any, id: str) -> Session | None:
     """The user's conversation in which the request was made."""
     if (request := checks.uuid_of(id)) is None:

@@ -86,10 +86,10 @@ class OpenAIView(ExchangeView):
         user = self.request.user
         if self.repeats is not None and (first := self.repeats.exchange(user, agent)) is not None:
             return first
-        if thread is None and self.key is not None:
-            thread = exchanges.session_known(user, agent, self.key)
         if thread is None and incoming.answers:
             thread = conversations.of_request(user, incoming.answers[0].answers)
+        elif thread is None and past and (known := exchanges.run_known(user, agent, self.key)) is not None:
+            thread = conversations.continued_by(known)
         elif thread is None and past:
             thread = conversations.find(user, agent, past)
             if thread is None and conversations.has_answer(past):

@@ -226,8 +226,8 @@ def test_new_messages_are_counted_before_they_are_read(doors: dict[str, Door], n
         chat = {"model": NOBODY, "messages": messages, "metadata": {"session": session}}
         body = json.dumps(chat if name == "chat" else thread(messages, threadId=session)).encode()
         status, cpu_s, mb = cost_of(doors[name], body)
-        known = {("agui", 404): 406, ("chat", 400): 404}  # one only streams, one looks for the agent first
-        assert status == known.get((name, expected), expected), (case, status)
+        known = {("agui", 404): (404, 406), ("chat", 400): (404,)}  # one only streams; both look for the agent
+        assert status in known.get((name, expected), (expected,)), (case, status)
         assert cpu_s < (0.3 if expected in (400, 413) else 2) and mb < max(FLOOR_MB, 8 * len(body) / MB), case
 
 

@@ -172,6 +172,19 @@ def test_a_run_that_failed_does_not_end_a_conversation_that_is_found_by_its_text
     assert again["metadata"]["session"] == first["metadata"]["session"]
 
 
+def test_a_key_beside_a_history_follows_its_run(chat: Chat, client: Any, worker: None) -> None:
+    first = chat().json()
+    more = [*ASK, first["choices"][0]["message"], {"role": "user", "content": "And 6 * 8?"}]
+
+    def keyed(messages: Any, key: str) -> Any:
+        body = {"model": AGENT, "messages": messages}
+        return client.post("/ravi/v1/chat/completions", body, format="json", HTTP_IDEMPOTENCY_KEY=key).json()["id"]
+
+    assert keyed(more, "k1") == keyed(more, "k1")
+    unknown = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "no answer of ours"}, *ASK]
+    assert keyed(unknown, "k2") == keyed(unknown, "k2")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_finds_its_run_again(ai: openai.OpenAI, monkeypatch: Any, stream: bool) -> None:
     world.silence(monkeypatch, "dispatch_send")
