@@ -61,6 +61,7 @@ def test_runs_above_a_rate_wait_suspended_and_each_is_woken_once_when_its_call_m
     at_once = [run for run in runs if drive(run).status == Status.COMPLETED]
     waiting = [run for run in runs if run not in at_once]
     assert 5 <= len(at_once) <= 10  # the half that asks nobody, and the burst
+    assert {run.wake_at for run in waiting} == {None}  # a permit wakes them, no time
     woken = []
     for _ in range(60):
         woken += [drive(Run.objects.get(id=run_id)) for run_id in world.permits_grant()]
@@ -359,3 +360,22 @@ def test_a_run_that_a_limit_has_woken_calls_the_model_of_that_limit(clock):
     assert world.permits_grant() == [run.id]
     paused(first, clock, 300)  # another refusal, after the permit
     assert (drive(run).output, len(first.calls), len(second.calls)) == ("hello", 1, 0)
+
+
+def test_a_permit_is_for_one_limit(clock):
+    first, second = Model("first"), Model("second")
+    paused(first, clock, 30)
+    paused(second, clock, 300)
+
+    async def story(ctx, inbox):
+        answers = await asyncio.gather(ctx.llm([USER], model=first), ctx.llm([USER], model=second))
+        return answers[0].text
+
+    code(story, model=first)
+    run = drive(make_run())
+    clock.advance(30)
+    assert world.permits_grant() == [run.id]
+    assert (drive(run).status, len(first.calls), len(second.calls)) == (Status.SUSPENDED, 1, 0)
+    clock.advance(270)
+    assert world.permits_grant() == [run.id]
+    assert drive(run).output == "hello"
