@@ -6,7 +6,6 @@ engine looks once a second while runs wait, and each sweep does.
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -35,15 +34,8 @@ def grant() -> list[UUID]:
 
 def recount() -> None:
     """Count the waiting runs of limits that seem to have none: a process may have died before it counted one."""
-    counts = Counter(
-        dict(
-            Run.objects.filter(status=Status.SUSPENDED, model_limit__isnull=False)
-            .order_by()
-            .values_list("model_limit")
-            .annotate(Count("id"))
-        )
-    )
-    for limit_id, waiting in counts.items():
+    suspended = Run.objects.filter(status=Status.SUSPENDED, model_limit__isnull=False).order_by()
+    for limit_id, waiting in suspended.values_list("model_limit").annotate(Count("id")):
         ModelLimit.objects.filter(id=limit_id, waiting=0).update(waiting=waiting)
 
 

@@ -39,7 +39,7 @@ def asked(run: Run) -> HumanRequest:
     return HumanRequest.objects.filter(run=run).latest("id")
 
 
-def told(model: ScriptedModel) -> str:
+def last_text(model: ScriptedModel) -> str:
     """What the model got as the result of its call."""
     return str(model.calls[-1].messages[-1].content)
 
@@ -56,7 +56,7 @@ def test_the_call_ends_after_ten_minutes_and_the_model_gets_no_result(ann, clock
     clock.advance(timedelta(seconds=2))
 
     assert drive(run).output == "done"
-    assert "did not answer" in told(model)
+    assert "did not answer" in last_text(model)
     assert asked(run).status == "expired"
 
 
@@ -73,7 +73,7 @@ def test_a_worker_that_dies_calls_the_page_once_and_gives_the_same_result(ann, c
 
     for run, _ in every_death(clock, story):
         assert (run.status, HumanRequest.objects.filter(run=run).count()) == (Status.COMPLETED, 1)
-        assert "filled" in told(model)
+        assert "filled" in last_text(model)
 
 
 def test_only_the_owner_answers_and_once(ann, django_user_model):
@@ -134,14 +134,14 @@ def test_the_owner_approves_a_call_first_if_the_agent_says_high(ann, settings):
     request = HumanRequest.objects.get(run=run, kind="client_tool")
     world.answer(request.id, text="filled", by=ann)
 
-    assert (drive(run).output, "filled" in told(model)) == ("done", True)
+    assert (drive(run).output, "filled" in last_text(model)) == ("done", True)
 
 
 def test_arguments_that_do_not_fit_the_schema_do_not_reach_the_page(ann):
     model = filler(call(town="Bonn"), "done")
 
     assert (begun(ann).output, HumanRequest.objects.exists()) == ("done", False)
-    assert "city" in told(model)
+    assert "city" in last_text(model)
 
 
 def test_a_fork_has_the_tools_of_its_run(ann):
