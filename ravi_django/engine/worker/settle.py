@@ -119,6 +119,12 @@ class Outcome:
         return cls(Status.FAILED, error=error_of(error), raised=error)
 
     @property
+    def limit(self) -> int | None:
+        """The row of ModelLimit whose permit is expected first."""
+        waits = [(wait.until, wait.limit) for wait in self.waits if wait.until is not None and wait.limit is not None]
+        return min(waits)[1] if waits else None
+
+    @property
     def handoff(self) -> Handoff | None:
         return None if self.successor is None else self.successor.handoff
 
@@ -176,7 +182,7 @@ def _write(recorder: Recorder, outcome: Outcome, entries: list[Entry], turns: li
                 seen=recorder.state.wake_state.wake_seq or lease.run.wake_seq,
                 waits=[wait.as_json() for wait in outcome.waits],
                 wake_at=outcome.wake_at,
-                limit=next((wait.limit for wait in outcome.waits if wait.limit is not None), None),
+                limit=outcome.limit,
             )
         case Status.PENDING if outcome.for_release:
             return _send_back(lease, outcome)[0]
