@@ -45,6 +45,18 @@ def loop_agent(turns: int) -> ReActAgent:
     )
 
 
+def provider_agent(turns: int, url: str) -> ReActAgent:
+    """The same loop with a provider's model."""
+    return ReActAgent(
+        f"bench-loop-{turns}",
+        model=LLMFactory("openai/bench", api_key="sk-of-the-bench-server", api_base=url, timeout=60).build(),
+        tools=[add],
+        context=ContextConfig(DjangoHistoryProvider(), CompactionPipeline()),
+        system_instructions="You add numbers.",
+        max_iterations=turns,
+    )
+
+
 def answering_agent(key: str, model: object) -> ReActAgent:
     """One model call, streamed word by word."""
     context = ContextConfig(DjangoHistoryProvider())

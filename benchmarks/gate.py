@@ -92,8 +92,8 @@ def _storm(provider: Provider, trees: int, name: str) -> Iterator[Figure]:
     taken = [moment for moment in provider.taken if moment > begun + LEARN_S]
     allowed = provider.capacity + (provider.taken[-1] - begun) * provider.per_min / 60
     runs = Run.objects.filter(root_id__in=ids) | rows
-    waits = {"waiting_on": [{"kind": "provider"}]}
-    suspended = JournalEntry.objects.filter(run__in=runs, kind="run.suspended", result__contains=waits).count()
+    pauses = JournalEntry.objects.filter(run__in=runs, kind="run.suspended", result__waiting_on__0__kind="provider")
+    suspended = pauses.count()
     failed = runs.exclude(status=Status.COMPLETED).count()
     yield Figure(f"gate_{name}_failed", None, failed, "runs")
     yield Figure(f"gate_{name}_time", None, (ended - begun) / bound_s, "of the bound")

@@ -19,15 +19,16 @@ def fill() -> None:
                 "INSERT INTO ravi_run (id, agent, session_id, depth, status, priority, metadata, lease_owner,"
                 " lease_epoch, lease_expires_at, finished_at, published_at, tenant, cancel_reason, request_digest,"
                 " attempts, crashes, hints, release, generation, next_seq, next_turn, input_tokens, cached_tokens,"
-                " output_tokens, reasoning_tokens, cost, cost_unknown, event_mark)"
+                " output_tokens, reasoning_tokens, cost, cost_unknown, usage_estimated, event_mark)"
                 " SELECT gen_random_uuid(), 'react/' || left(%s, 1) || n, %s, 0, %s, 2, '{}', 'w', 1,"
                 " CASE WHEN %s = 'running' THEN now() + (n - 100) * interval '1 second' END,"
                 " CASE WHEN %s = 'completed' THEN now() END,"
                 " CASE WHEN %s = 'completed' AND n > 50 THEN now() END,"
-                " '', '', '', 0, 0, 0, '', 0, 1, 0, 0, 0, 0, 0, 0, false, 0 FROM generate_series(1, %s) n",
+                " '', '', '', 0, 0, 0, '', 0, 1, 0, 0, 0, 0, 0, 0, false, false, 0 FROM generate_series(1, %s) n",
                 [status, session, status, status, status, status, count],
             )
-        cursor.execute("ANALYZE ravi_run")
+        cursor.execute("INSERT INTO ravi_afterlease SELECT id FROM ravi_run WHERE status = 'completed' LIMIT 50")
+        cursor.execute("ANALYZE ravi_run, ravi_afterlease")
 
 
 def show(title: str, plan: str) -> None:
@@ -56,7 +57,10 @@ def main() -> None:
         show("A run that was hinted", Run.objects.filter(claims.claimable(), id=one).explain())
         show("The sweep: expired leases", claims.expired()[:500].explain())
         show("The sweep: runs without a hint", claims.ready()[:500].explain())
-        show("The sweep: queued runs that were not promoted", sessions.orphaned()[:500].explain())
+        with CaptureQueriesContext(connection) as captured, connection.cursor() as cursor:
+            sessions.orphans(500)
+            cursor.execute("EXPLAIN " + captured[0]["sql"])
+            show("The sweep: queued runs that were not promoted", "\n".join(row[0] for row in cursor.fetchall()))
         show("The sweep: ended trees whose last frame may not be sent", republish.unpublished_trees(0)[:50].explain())
         with connection.cursor() as cursor:
             cursor.execute(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    name: str  # what was measured; docs/benchmarks.md says how
+    name: str  # what was measured; docs/internals/benchmarks.md says how
     turns: int | None  # model calls of a run, where the figure depends on it
     value: float
     unit: str

@@ -4,7 +4,7 @@
     python -m benchmarks.run --quick    the same with few repetitions, to see that it works
     python -m benchmarks.run --only steps,storage
 
-docs/benchmarks.md says what the figures mean.
+docs/internals/benchmarks.md says what the figures mean.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Plan:
 
 FULL = Plan(
     repetitions={10: 40, 50: 15, 200: 7, 2_000: 5},
-    stored={10: 120, 200: 8},
+    stored={1: 2_000, 10: 120, 200: 8},
     in_flight=(500, 2.0),
     first_tokens=60,
     wake_ups=60,
@@ -77,7 +77,7 @@ FULL = Plan(
 )
 QUICK = Plan(
     repetitions={3: 2, 6: 2},
-    stored={3: 3, 6: 3},
+    stored={1: 3, 6: 3},
     in_flight=(8, 0.2),
     first_tokens=3,
     wake_ups=3,
@@ -111,7 +111,8 @@ def steps(stack: Stack, plan: Plan) -> Iterable[Figure]:
 def storage(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import storage
 
-    return storage.measure(plan.stored, stack.database_url)
+    yield from storage.measure(plan.stored, stack.database_url, detailed=True)
+    yield from storage.in_sqlite(plan.stored)
 
 
 def in_flight(stack: Stack, plan: Plan) -> Iterable[Figure]:

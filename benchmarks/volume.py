@@ -2,7 +2,7 @@
 
     python -m benchmarks.volume [--runs 200000]
 
-docs/scale.md has the figures.
+docs/explanation/scale.md has the figures.
 """
 
 from __future__ import annotations

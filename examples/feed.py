@@ -3,8 +3,8 @@
     python -m examples.feed "python, sailing, not football"
 
 The two know nothing of each other, only the topic. Neither ends: each is rows between two items, and begins anew with
-an empty journal now and then. Who signals the newsroom is up to the site: a source of `docs/sources.md`, or its own
-code as here. See `running` for how to start it.
+an empty journal now and then. Who signals the newsroom is up to the site: a source of `docs/howto/sources.md`, or its
+own code as here. See `running` for how to start it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 What it remembers is its `state`, JSON, which it gives itself whenever it begins anew: so it goes on for ever. An event
 may come twice, and counts once: the signal has the event's id as its key. `feed_agent` needs RAVI["EVENT_BUS"]; see
-`docs/events.md`. See `running` for how to start it.
+`docs/howto/events.md`. See `running` for how to start it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 Between two days it is a row with a time in it. After each week it begins anew with an empty journal
 (`ctx.continue_as_new`), so that the hundredth day replays no more than the first one. `ctx.state` has the reports so
-far. `signal(run, "stop")` of `ravi_django` ends it. From the command line a day lasts a second. See
-`running` for how to start it.
+far. `signal(run, "stop")` of `ravi_django` ends it. From the command line a day lasts half a second.
+See `running` for how to start it.
 """
 
 from __future__ import annotations
@@ -57,4 +57,4 @@ def supervisor(model: ChatModel, **options: Any) -> list[Agent]:
 if __name__ == "__main__":
     from ravi_django.integrations.llm import model_from_env
 
-    play(supervisor(model_from_env(), days=10, day=timedelta(seconds=1)), "Begin.")
+    play(supervisor(model_from_env(), days=8, day=timedelta(seconds=0.5)), "Begin.")

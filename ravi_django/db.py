@@ -80,7 +80,8 @@ class transaction:
 def lock_rows(rows: QuerySet[Any]) -> None:
     """Lock these rows in the order of their keys, until the caller's transaction ends. A statement for many rows locks
     them in any order: two at the same time, of a sweep and of a command, could deadlock."""
-    list(rows.select_for_update(of=("self",), no_key=True).order_by("pk").values_list("pk"))
+    column = rows.model._meta.pk_fields[0].attname
+    list(rows.select_for_update(of=("self",), no_key=True).order_by("pk").values_list(column))
 
 
 class Router:

@@ -1,4 +1,4 @@
-"""The event bus: events of runs for the site's own programs. Guide: docs/events.md.
+"""The event bus: events of runs for the site's own programs. Guide: docs/howto/events.md.
 
 The bus has the events of all owners and tenants: trust its readers like readers of the database.
 """

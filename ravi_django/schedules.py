@@ -1,4 +1,4 @@
-"""Schedules: rows that submit runs at set times. Guide: docs/schedules.md."""
+"""Schedules: rows that submit runs at set times. Guide: docs/howto/schedules.md."""
 
 from typing import TYPE_CHECKING
 

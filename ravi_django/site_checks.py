@@ -102,7 +102,7 @@ def check_litellm(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     installed = metadata.version("litellm")
     release, tested = ([*map(int, re.findall(r"\d+", version)[:3])] for version in (installed, LAST_TESTED))
     text = f"litellm {installed} is installed; the last version that this release was tested with is {LAST_TESTED}."
-    hint = f'pip install "litellm[mcp]=={LAST_TESTED}".'
+    hint = f'pip install "litellm=={LAST_TESTED}".'
     return [Warning(text, hint=hint, id="ravi.W015")] if release > tested else []
 
 
@@ -117,7 +117,7 @@ def check_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     ]
     hint = '@tool(approvers="staff"), approvers= of the agent, or RAVI["ADDRESSEES"] = {"approval": "staff"}.'
     for (owner, tool), risk in {(owner, tool): risk for owner, tool, risk, to in asked() if to is None}.items():
-        text = f"{owner}: {tool} has {risk.value} risk and no approvers: each call is denied."
+        text = f"{owner}: {tool} has {risk.value} risk and no approvers: each call is rejected."
         problems.append(Warning(text, hint=hint, id="ravi.W012"))
     return problems
 

@@ -1,4 +1,4 @@
-"""Follow topics and publish to them. Guide: docs/feeds.md."""
+"""Follow topics and publish to them. Guide: docs/howto/feeds.md."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Sources of news for agents: feeds, webhooks, adapters and the event bus. Guide: docs/sources.md."""
+"""Sources of news for agents: feeds, webhooks, adapters and the event bus. Guide: docs/howto/sources.md."""
 
 from typing import TYPE_CHECKING
 

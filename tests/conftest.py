@@ -9,6 +9,7 @@ RAVI_TEST_SQLITE=1 runs on SQLite and starts nothing: one process of its own, si
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import shlex
@@ -23,7 +24,7 @@ import django
 import pytest
 
 from project.services import Postgres, Valkey
-from tests.support import durations, patience, template, world
+from tests.support import durations, forks, patience, template, world
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 SERVER = "RAVI_TEST_POSTGRES"  # the URL of the controller's PostgreSQL, for its workers
@@ -125,28 +126,45 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if WORKER:
-        items[:] = durations.longest_first(_without_small(items))
+        items[:] = durations.longest_first(_without_full_size(items))
 
 
-def _without_small(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Where a test runs at full size too."""
+def _without_full_size(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Where a test runs at a small size too."""
 
     def test(item: pytest.Item) -> str:
         return item.nodeid.partition("[")[0]
 
-    full = {test(item) for item in items if item.get_closest_marker("crash")}
-    return [item for item in items if not (item.get_closest_marker("small") and test(item) in full)]
+    small = {test(item) for item in items if item.get_closest_marker("small")}
+    return [item for item in items if not (item.get_closest_marker("crash") and test(item) in small)]
 
 
 # --------------------------------------------------------------------------------------------------------- reports
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
-    with _timed("collection"):
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    with _timed("collection"), _one_compiles(session.config):
         found = yield
     gc.freeze()  # what all tests have imported is no garbage: to look through it takes long
     return found
+
+
+@contextmanager
+def _one_compiles(config: pytest.Config) -> Iterator[None]:
+    """The first worker compiles the tests while the others wait; they read its files, all at once. Meanwhile the fork
+    server starts, which a run of all tests needs."""
+    if "RAVI_TEST_FORKS" not in os.environ:
+        yield
+        return
+    with Path(os.environ["RAVI_TEST_FORKS"]).with_name("collection").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if config.args == config.getini("testpaths"):
+                forks.start()
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

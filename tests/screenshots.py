@@ -1,4 +1,4 @@
-"""The pictures of README and docs/demo.md: a demo with a week of invented figures, and four pages of it in Chromium.
+"""The pictures of README and of the demo's page: a demo with a week of invented figures, and four pages in Chromium.
 
 python -m tests.screenshots [folder]     docs/images by default
 """

@@ -1,9 +1,9 @@
 """Trace three requests through the package: `make walks`, or `python -m tests.walks [FOLDER…]`.
 
 Each request is sent on SQLite to the engine of the same process, once to warm up and once traced, until its last run
-has ended and no thread enters anything new. Prints the table of docs/architecture.md: the files and functions of the
-package that any thread enters, each name of a file once. Code that runs at import and `ravi_django.testing` do not
-count. With folders, such as `people`, it also prints the functions of each of their files.
+has ended and no thread enters anything new. Prints the table of docs/internals/architecture.md: the files and functions
+of the package that any thread enters, each name of a file once. Code that runs at import and `ravi_django.testing`
+do not count. With folders, such as `people`, it also prints the functions of each of their files.
 
 Needs Python 3.11, where a comprehension is a function: later versions count fewer.
 """

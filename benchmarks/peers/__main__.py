@@ -1,7 +1,7 @@
 """`make bench-peers`: the same loop in other systems, on the same PostgreSQL, in the same run, in turns.
 
 Each peer is used as its documentation says, in an environment of its own (.bench-venv), with versions pinned in
-requirements.txt. docs/benchmarks.md says what the figures mean.
+requirements.txt. docs/internals/benchmarks.md says what the figures mean.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Plan:
     recoveries: int
 
 
-FULL = Plan({10: 40, 50: 15, 200: 7}, {10: 60, 200: 5}, wake_ups=30, recoveries=3)
-QUICK = Plan({3: 2, 6: 2}, {3: 3, 6: 3}, wake_ups=3, recoveries=1)
+FULL = Plan({1: 40, 10: 40, 50: 15, 200: 7}, {1: 1_000, 10: 60, 200: 5}, wake_ups=30, recoveries=3)
+QUICK = Plan({1: 2, 6: 2}, {1: 3, 6: 3}, wake_ups=3, recoveries=1)
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from ravi_django.admin.budgets import BudgetAccountAdmin as BudgetAccountAdmin, 
 from ravi_django.admin.delegations import DelegationAdmin as DelegationAdmin, StickyDecisionAdmin as StickyDecisionAdmin
 from ravi_django.admin.inbox import HumanRequestAdmin as HumanRequestAdmin
 from ravi_django.admin.limits import ModelLimitAdmin as ModelLimitAdmin
-from ravi_django.admin.runs import JournalEntryAdmin as JournalEntryAdmin, RunAdmin as RunAdmin
+from ravi_django.admin.runs import RunAdmin as RunAdmin
 from ravi_django.admin.sessions import (
     BoardTaskAdmin as BoardTaskAdmin,
     FeedbackAdmin as FeedbackAdmin,

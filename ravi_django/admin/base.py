@@ -209,8 +209,10 @@ class OwnedAdmin(LiveAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super().has_delete_permission(request, obj) and is_own(request, obj)
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        return {name: action for name, action in super().get_actions(request).items() if name != "delete_selected"}
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        """`action_location` is Django's from 6.1 on."""
+        where = {} if action_location is None else {"action_location": action_location}
+        return {name: one for name, one in super().get_actions(request, **where).items() if name != "delete_selected"}
 
 
 class OwnedForm(forms.ModelForm):  # type: ignore[type-arg]

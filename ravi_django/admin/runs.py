@@ -1,5 +1,5 @@
 """Runs: a list that stays fast with many rows. The page of a run is the app's own, see `ui.runs`; on a site without
-it the admin shows the row's fields, and those of its journal entries."""
+it the admin shows the fields of the row and of its last journal entries."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import NoReverseMatch
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext, gettext_lazy as _, ngettext
 
 from ravi_django import access
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, users_named
-from ravi_django.engine.journal.entries import internalize
 from ravi_django.kernel import ConflictError, KernelError
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Agent, JournalEntry, Run
@@ -32,6 +32,7 @@ from ravi_django.runs.lifecycle.retry import retry
 
 MOST = 200  # runs of one action
 MESSAGES = 5  # errors that an action shows
+ENTRIES = 200  # of a journal
 
 
 class AgentFilter(admin.SimpleListFilter):
@@ -59,23 +60,8 @@ class PlaceFilter(ChoiceFilter):
         return Q(parent__isnull=value == "root")
 
 
-class RunPageAdmin(InspectAdmin):
-    """Rows that the run page shows. A site without that page shows their fields."""
-
-    def page_of(self, row: Any) -> str:
-        """Raises NoReverseMatch for a site without the run page."""
-        raise NotImplementedError
-
-    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **options: Any) -> HttpResponse:
-        row = self.get_object(request, unquote(object_id))
-        if request.method == "GET" and row is not None and self.has_view_permission(request, row):
-            with suppress(NoReverseMatch):
-                return redirect(self.page_of(row))
-        return super().change_view(request, object_id, *args, **options)
-
-
 @admin.register(Run)
-class RunAdmin(RunPageAdmin):
+class RunAdmin(InspectAdmin):
     list_display = ["run", "status_badge", "owner", "created_and_duration", "tokens_and_cost"]
     list_filter = ["status", PlaceFilter, AgentFilter]
     list_select_related = ["owner", "session", "root", "parent"]
@@ -84,8 +70,7 @@ class RunAdmin(RunPageAdmin):
     search_fields = ["id"]  # see condition_of
     search_help_text = _("Search ids of runs and sessions (or their first characters), and owners.")
     actions = ["cancel_runs", "retry_runs"]
-    below = (JournalEntry,)
-    readonly_fields = [field.name for field in Run._meta.fields]
+    readonly_fields = [*(field.name for field in Run._meta.fields), "entries"]
 
     # ------------------------------------------------------------------------------------------------ the list
 
@@ -107,8 +92,19 @@ class RunAdmin(RunPageAdmin):
     def tokens_and_cost(self, run: Run) -> SafeString:
         return _two_lines(formats.tokens(run.input_tokens, run.output_tokens), _cost(run))
 
-    def page_of(self, row: Run) -> str:
-        return mail.path_to("run-page", id=row.pk)
+    @admin.display(description=_("journal entries"))
+    def entries(self, run: Run) -> SafeString:
+        """The newest first."""
+        rows = list(JournalEntry.objects.filter(run=run).order_by("-seq")[:ENTRIES])
+        details = "<details><summary>{}</summary><pre>{}</pre></details>"
+        return format_html_join("", details, ((row, _fields(row)) for row in rows))
+
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **options: Any) -> HttpResponse:
+        run = self.get_object(request, unquote(object_id))
+        if request.method == "GET" and run is not None and self.has_view_permission(request, run):
+            with suppress(NoReverseMatch):
+                return redirect(mail.path_to("run-page", id=run.pk))
+        return super().change_view(request, object_id, *args, **options)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         return super().get_queryset(request).annotate(first_message_text=first_message_text(OuterRef("id")))  # type: ignore[no-any-return]
@@ -166,39 +162,18 @@ def _two_lines(first: str, second: str) -> SafeString:
     return format_html('{}<br><span class="ravi-quiet">{}</span>', first, lesser)
 
 
+def _fields(entry: JournalEntry) -> str:
+    values = ((field.verbose_name, getattr(entry, field.attname)) for field in entry._meta.concrete_fields)
+    return "\n".join(
+        f"{capfirst(name)}: {formats.as_text(_json(value))}" for name, value in values if value is not None
+    )
+
+
+def _json(value: Any) -> Any:
+    return value if isinstance(value, dict | list) else str(value)
+
+
 def _cost(run: Run) -> str:
     """Empty for a run that called no model."""
     called = run.input_tokens or run.output_tokens or run.cost_unknown
     return formats.money(run.cost, unknown=run.cost_unknown) if called else formats.NONE
-
-
-@admin.register(JournalEntry)
-class JournalEntryAdmin(RunPageAdmin):
-    tenant = "run__tenant"
-    in_index = False
-    list_display = ["__str__", "run", "started_at"]
-    list_select_related = ["run"]
-    readonly_fields = [field.name for field in JournalEntry._meta.fields]
-    ordering = ["-id"]
-    sortable_by = ()
-    search_fields = ["id"]  # see condition_of
-    search_help_text = _("Search ids of runs (or their first characters).")
-
-    def page_of(self, row: JournalEntry) -> str:
-        return f"{mail.path_to('run-page', id=row.run_id)}?entry={row.run_id}.{row.seq}"
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Users who may see runs see their entries."""
-        return request.user.has_perm("ravi.view_run") or request.user.has_perm("ravi.change_run")
-
-    def condition_of(self, request: HttpRequest, term: str) -> Q:
-        return id_begins(term, "run_id")
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[JournalEntry]:
-        return super().get_queryset(request).defer("request", "result", "error", "trace")  # they may be long
-
-    def get_object(self, request: HttpRequest, *args: Any, **options: Any) -> JournalEntry | None:
-        entry: JournalEntry | None = super().get_object(request, *args, **options)
-        if entry is not None:
-            internalize([entry])
-        return entry

@@ -2,23 +2,38 @@
 
     from ravi_django.agents.flow import BaseAgentProxy, ChatOutput, TurnEnd, WaitForInput
 
-See docs/flows.md.
+See docs/howto/flows.md.
 """
 
-from ravi_django.agents.proxy.agent import BaseAgentProxy as BaseAgentProxy
+from ravi_django.agents.proxy.agent import BaseAgentProxy
 from ravi_django.agents.proxy.events import (
-    ChatOutput as ChatOutput,
-    Prompt as Prompt,
-    SubagentCall as SubagentCall,
-    ToolCall as ToolCall,
-    TurnEnd as TurnEnd,
-    WaitForInput as WaitForInput,
+    ChatOutput,
+    Prompt,
+    SubagentCall,
+    ToolCall,
+    TurnEnd,
+    WaitForInput,
 )
 from ravi_django.kernel.flow import (
-    FinishAgentResult as FinishAgentResult,
-    PauseForChildResult as PauseForChildResult,
-    PauseForInputResult as PauseForInputResult,
+    FinishAgentResult,
+    PauseForChildResult,
+    PauseForInputResult,
 )
-from ravi_django.kernel.people import HumanInput as HumanInput
+from ravi_django.kernel.people import HumanInput
 
 ResumeWithInput = HumanInput
+
+__all__ = [
+    "BaseAgentProxy",
+    "ChatOutput",
+    "FinishAgentResult",
+    "HumanInput",
+    "PauseForChildResult",
+    "PauseForInputResult",
+    "Prompt",
+    "ResumeWithInput",
+    "SubagentCall",
+    "ToolCall",
+    "TurnEnd",
+    "WaitForInput",
+]

@@ -43,6 +43,7 @@ class MiddlewarePipeline:
 
     @classmethod
     def of(cls, middleware: MiddlewarePipeline | Iterable[Any] | Any | None) -> MiddlewarePipeline:
+        """A pipeline of one middleware, a list or a pipeline; None makes an empty one."""
         if isinstance(middleware, cls):
             return middleware
         if middleware is None:
@@ -50,6 +51,7 @@ class MiddlewarePipeline:
         return cls(middleware if isinstance(middleware, list | tuple) else [middleware])
 
     def add(self, middleware: Any) -> None:
+        """Add one at the inner end of its level. Raises TypeError for an object that is none."""
         parts = getattr(middleware, "middlewares", None)
         if parts is not None and not isinstance(middleware, type):
             for part in parts:
@@ -59,6 +61,7 @@ class MiddlewarePipeline:
 
     @property
     def middlewares(self) -> list[Any]:
+        """All of them: level agent, then chat, then function."""
         return [*self.agent, *self.chat, *self.function]
 
     def __len__(self) -> int:
@@ -68,12 +71,15 @@ class MiddlewarePipeline:
         return len(self) > 0
 
     async def run_agent(self, context: AgentRunContext, final: Callable[[], Awaitable[None]]) -> None:
+        """Call the chain of the level agent around `final`."""
         await _run(self.agent, context, final)
 
     async def run_chat(self, context: ChatContext, final: Callable[[], Awaitable[None]]) -> None:
+        """Call the chain of the level chat around `final`."""
         await _run(self.chat, context, final)
 
     async def run_function(self, context: FunctionContext, final: Callable[[], Awaitable[None]]) -> None:
+        """Call the chain of the level function around `final`."""
         await _run(self.function, context, final)
 
 
@@ -138,6 +144,7 @@ class Hooks:
 
     @classmethod
     def of(cls, hooks: Hooks | Mapping[Any, Hook] | Iterable[Any] | None) -> Hooks:
+        """The hooks of one listener, several, or none."""
         if isinstance(hooks, cls):
             return hooks
         if hooks is None or hooks == {}:
@@ -145,6 +152,7 @@ class Hooks:
         return cls([hooks] if isinstance(hooks, Mapping) or not isinstance(hooks, Iterable) else hooks)
 
     def add(self, listener: Any) -> None:
+        """Add a listener. Raises TypeError if it has no functions."""
         functions = dict(_functions(listener))
         if not functions:
             raise TypeError(f"{listener!r} has no hooks; add methods such as on_run_start, or pass a mapping")
@@ -152,15 +160,18 @@ class Hooks:
             self._by_event.setdefault(event, []).append(function)
 
     def on(self, event: HookEvent | str, function: Hook) -> None:
+        """Add one function for one event."""
         self.add({event: function})
 
     def __bool__(self) -> bool:
         return bool(self._by_event)
 
     def listens_to(self, event: HookEvent) -> bool:
+        """Whether the event has a function."""
         return event in self._by_event
 
     async def fire(self, call: HookCall) -> None:
+        """Call the event's functions. Their exceptions are logged; an async one has HOOK_TIMEOUT_S seconds."""
         for function in self._by_event.get(call.event, ()):
             try:
                 result = function(call)

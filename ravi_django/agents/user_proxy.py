@@ -53,6 +53,7 @@ class UserProxyAgent:
         self.description = description or "Ask a person what only they know or may decide, one thing at a time."
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Ask the person about each message, and reply with the answers."""
         ctx.check()
         names = _names(inbox)
         await asyncio.gather(*(self._relay(ctx, *one) for one in zip(inbox, names, strict=True)))

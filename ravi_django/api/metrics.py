@@ -218,7 +218,11 @@ class MetricsView(ApiView):
         errors=[400, 403, 404],
         parameters=[
             parameter("since", "Requests opened since this time; by default 30 days ago.", kind=datetime),
-            parameter("format", "`prometheus` is the same as `Accept: text/plain`.", enum=["json", "prometheus"]),
+            parameter(
+                "format",
+                "`prometheus` is the same as `Accept: text/plain`; an empty one counts as none.",
+                enum=["", "json", "prometheus"],
+            ),
         ],
     )
     def get(self, request: Any) -> Response:

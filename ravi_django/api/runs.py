@@ -158,7 +158,7 @@ class RunViewSet(ApiViewSet):
     def cancel(self, request: Any, id: UUID) -> Response:
         """Request the run's cancellation.
 
-        A waiting run ends at once, a working one at its next step; 409 if it has ended.
+        A waiting run ends at once, a working one at the next heartbeat of its worker; 409 if it has ended.
         """
         body = self.validated(shapes.CancelSerializer)
         run = self.get_object()

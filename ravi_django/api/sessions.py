@@ -18,6 +18,7 @@ from ravi_django.api.openapi import documented
 from ravi_django.api.runs import start
 from ravi_django.kernel import AgentId, InvalidInputError, Role
 from ravi_django.models import TERMINAL, Run, Session, Turn
+from ravi_django.models.session import by_agent
 from ravi_django.people import site_rules
 from ravi_django.runs import sessions
 from ravi_django.runs.lifecycle import erasing
@@ -48,7 +49,7 @@ def with_every_result(page: list[Turn]) -> list[Turn]:
 
 def _look_behind(page: list[Turn], caller: Turn, missing: dict[Any, list[str]]) -> list[Turn]:
     """The last caller of the page, if the turns after the page have no result for it either."""
-    behind = Turn.objects.filter(session_id=caller.session_id, agent=caller.agent, keeps=None).select_related("entry")
+    behind = Turn.objects.filter(by_agent(caller.by), session_id=caller.session_id, keeps=None).whole()
     newer = behind.filter(position__gt=page[-1].position).order_by("position")[:_LOOK_AHEAD]
     return [turn for turn in _find_results([caller, *newer], missing) if turn.pk == caller.pk]
 
@@ -58,12 +59,12 @@ def _find_results(turns: Iterable[Turn], missing: dict[Any, list[str]]) -> list[
     callers: dict[str, Turn] = {}  # by agent
     for turn in turns:
         if turn.role != Role.TOOL:
-            callers.pop(turn.agent, None)
+            callers.pop(turn.by, None)
             if missing.get(turn.pk):
-                callers[turn.agent] = turn
-        elif turn.agent in callers:
+                callers[turn.by] = turn
+        elif turn.by in callers:
             answered = {block.get("call_id") for block in turn.blocks if block.get("type") == "tool_result"}
-            calls = missing[callers[turn.agent].pk]
+            calls = missing[callers[turn.by].pk]
             calls[:] = [call for call in calls if call not in answered]
     return [turn for turn in callers.values() if missing[turn.pk]]
 
@@ -78,7 +79,6 @@ def _result(turn: Turn, calls: list[str], text: str) -> Turn:
     (message,) = interrupted(calls, text)
     made = Turn(
         session_id=turn.session_id,
-        agent=turn.agent,
         position=turn.position,
         run_id=turn.run_id,
         role=Role.TOOL,
@@ -90,7 +90,7 @@ def _result(turn: Turn, calls: list[str], text: str) -> Turn:
 
 
 class SessionViewSet(ApiViewSet):
-    queryset = Session.objects.all()
+    queryset = Session.objects.defer("shared_state")
     serializer_class = shapes.SessionSerializer
     filterset_class = SessionFilters
     limit = "sessions"
@@ -162,7 +162,7 @@ class SessionViewSet(ApiViewSet):
     )
     def messages(self, request: Any, id: UUID) -> Response:
         """The messages, oldest first. A tool call without a result is followed by a result that says so."""
-        turns = self.get_object().turns.filter(keeps=None).select_related("entry")
+        turns = self.get_object().turns.filter(keeps=None).whole()
         hidden = Q(name__startswith=OURS) & ~Q(name=STOPPED)  # summaries and corrections
         return self.page(turns.exclude(hidden), with_every_result)
 

@@ -1,4 +1,4 @@
-"""For adapters of a site: the item, the result of a poll and its error. Guide: docs/sources.md."""
+"""For adapters of a site: the item, the result of a poll and its error. Guide: docs/howto/adapters.md."""
 
 from typing import TYPE_CHECKING
 

@@ -83,6 +83,7 @@ from ravi_django.kernel.llm import (
 from ravi_django.kernel.messages import (
     AgentProgress as AgentProgress,
     AgentStep as AgentStep,
+    ArgumentsDelta as ArgumentsDelta,
     ChatPayload as ChatPayload,
     CompletionEvent as CompletionEvent,
     ControlPayload as ControlPayload,

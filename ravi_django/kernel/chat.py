@@ -15,6 +15,8 @@ from ravi_django.kernel.json_values import canonical_json
 
 
 class Role(StrEnum):
+    """The author of a chat message."""
+
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
@@ -29,14 +31,15 @@ class Usage(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
+    input_tokens: int = 0  # with those from the cache
+    cached_tokens: int = 0  # read from the provider's cache
+    output_tokens: int = 0  # with those of the reasoning
+    reasoning_tokens: int = 0  # of the model's thoughts
     estimated: bool = False  # a part was counted here, not reported by the provider
 
     @property
     def total(self) -> int:
+        """Input and output tokens."""
         return self.input_tokens + self.output_tokens
 
     @classmethod
@@ -54,10 +57,10 @@ class ChatMessage(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    role: Role
-    content: list[ContentBlock] = Field(default_factory=list)
-    name: str | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    role: Role  # the author
+    content: list[ContentBlock] = Field(default_factory=list)  # the parts, in their order
+    name: str | None = None  # of the author, for providers that take it
+    metadata: dict[str, Any] = Field(default_factory=dict)  # JSON; providers do not get it
 
     @classmethod
     def of(cls, role: Role | str, text: str) -> ChatMessage:
@@ -66,10 +69,12 @@ class ChatMessage(BaseModel):
 
     @property
     def text(self) -> str:
+        """The readable text of all blocks."""
         return text_of(self.content)
 
     @property
     def tool_calls(self) -> list[ToolUseBlock]:
+        """The calls that the model asks for, in their order."""
         return [block for block in self.content if isinstance(block, ToolUseBlock)]
 
     def to_json(self) -> dict[str, Any]:

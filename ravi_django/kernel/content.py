@@ -16,55 +16,71 @@ class Block(BaseModel):
 
 
 class TextBlock(Block):
+    """A text."""
+
     type: Literal["text"] = "text"
-    text: str
+    text: str  # Markdown or plain
 
 
 class CodeBlock(Block):
+    """Source code. `language`: its name in lower case, or empty."""
+
     type: Literal["code"] = "code"
-    code: str
+    code: str  # the source code
     language: str = ""
 
 
 class DataBlock(Block):
+    """JSON, for programs; a model reads it as text."""
+
     type: Literal["data"] = "data"
     data: Any = None  # any JSON value; null is one
 
 
 class ErrorBlock(Block):
+    """An error that is shown in a message. `error_type`: the name of its class."""
+
     type: Literal["error"] = "error"
-    message: str
+    message: str  # for people
     error_type: str = ""
-    details: dict[str, Any] | None = None
+    details: dict[str, Any] | None = None  # JSON, for programs
 
 
 class MediaBlock(Block):
     """Bytes by address or inline, as providers take them, or an uploaded file; `data` is base64."""
 
-    url: str | None = None
-    data: str | None = None
-    mime_type: str | None = None
+    url: str | None = None  # http, https or a data URL
+    data: str | None = None  # the bytes as base64
+    mime_type: str | None = None  # such as image/png
     file: str | None = None  # id of an uploaded file; the engine reads its content for each model call
     name: str | None = None  # of the file; for an uploaded one the engine sets it with `mime_type` and `size`
     size: int | None = None  # bytes
 
 
 class ImageBlock(MediaBlock):
+    """An image, as a URL, base64 data or an uploaded file."""
+
     type: Literal["image"] = "image"
-    detail: str | None = None
-    alt: str | None = None
+    detail: str | None = None  # "low", "high" or "auto", for providers that know it
+    alt: str | None = None  # a text in place of the image
 
 
 class AudioBlock(MediaBlock):
+    """A recording. A model that takes no audio reads its transcript."""
+
     type: Literal["audio"] = "audio"
-    transcript: str | None = None
+    transcript: str | None = None  # the spoken text
 
 
 class VideoBlock(MediaBlock):
+    """A video, for models that take videos."""
+
     type: Literal["video"] = "video"
 
 
 class DocumentBlock(MediaBlock):
+    """A document, such as a PDF."""
+
     type: Literal["document"] = "document"
 
 
@@ -75,24 +91,28 @@ class ToolUseBlock(Block):
     """The model asks for a tool call; `call_id` pairs it with its result."""
 
     type: Literal["tool_use"] = "tool_use"
-    tool_name: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    tool_name: str  # as the model wrote it
+    arguments: dict[str, Any] = Field(default_factory=dict)  # JSON, by parameter
     call_id: str
     hidden: Literal[True] | None = None  # its tool is visible to staff alone; the engine sets it
     origin: dict[str, Any] | None = None  # its model's `family`, with the `id` and the text of `arguments` as they came
 
 
 class ThinkingBlock(Block):
+    """Thoughts of the model before its answer."""
+
     type: Literal["thinking"] = "thinking"
-    text: str
+    text: str  # may be empty, if the provider hides it
     signature: str | None = None  # the provider's proof; sent back unchanged, to models of the `origin`'s family
-    origin: dict[str, Any] | None = None
+    origin: dict[str, Any] | None = None  # as of ToolUseBlock
 
 
 class UIResourceBlock(Block):
+    """A user interface that a tool returns: HTML in `text`, or bytes in `data`."""
+
     type: Literal["ui_resource"] = "ui_resource"
-    uri: str
-    mime_type: str = "text/html"
+    uri: str  # its address, such as ui://shop/cart
+    mime_type: str = "text/html"  # of `text` or `data`
     text: str | None = None
     data: str | None = None  # base64
 
@@ -102,7 +122,7 @@ class UnknownBlock(Block):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    type: str
+    type: str  # as it was sent
 
     @model_serializer
     def _as_it_came(self) -> dict[str, Any]:
@@ -113,13 +133,14 @@ class ToolResultBlock(Block):
     """The result of a tool call; every ToolUseBlock gets exactly one."""
 
     type: Literal["tool_result"] = "tool_result"
-    call_id: str
-    content: list[ContentBlock] = Field(default_factory=list)
-    is_error: bool = False
+    call_id: str  # that of its ToolUseBlock
+    content: list[ContentBlock] = Field(default_factory=list)  # what the model reads
+    is_error: bool = False  # whether the call failed or was refused
     hidden: Literal[True] | None = None  # as of the call
 
     @property
     def text(self) -> str:
+        """The readable text of the content."""
         return text_of(self.content)
 
 

@@ -30,7 +30,7 @@ class Agent(Protocol):
     gives the others, or the next call of `run`.
     """
 
-    id: AgentId
+    id: AgentId  # the address, the same in every process
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
         """Handle the messages. May be called again from the top after any interruption: then the journal answers every
@@ -44,8 +44,8 @@ class Agent(Protocol):
 class RunHandle:
     """A spawned run."""
 
-    run_id: str
-    agent_id: AgentId
+    run_id: str  # the UUID of the run
+    agent_id: AgentId  # the agent that executes it
 
 
 AskKind = Literal["replied", "timed_out", "target_failed", "target_cancelled"]
@@ -55,10 +55,9 @@ AskKind = Literal["replied", "timed_out", "target_failed", "target_cancelled"]
 class AskOutcome:
     """How an ask ended. Only "replied" has an answer: after "timed_out" the target may still run."""
 
-    kind: AskKind
-    result: Any = None
-    handle: RunHandle | None = None
-    last_seq: int = 0
+    kind: AskKind  # how it ended
+    result: Any = None  # the JSON of the reply or of the run's output; read `output` or `text`
+    handle: RunHandle | None = None  # the target's run
 
     @property
     def output(self) -> Any:
@@ -78,13 +77,16 @@ class RunContext(Protocol):
     """The effects of an agent. Every method that touches the world is journaled: done once, replayed after a crash."""
 
     @property
-    def run_id(self) -> str: ...
+    def run_id(self) -> str:
+        """The run's id."""
 
     @property
-    def session_id(self) -> str: ...
+    def session_id(self) -> str:
+        """The id of the conversation."""
 
     @property
-    def agent_id(self) -> AgentId: ...
+    def agent_id(self) -> AgentId:
+        """The agent's address."""
 
     @property
     def user_id(self) -> str | None:
@@ -100,10 +102,12 @@ class RunContext(Protocol):
         """`user` for async tools and agents."""
 
     @property
-    def tenant_id(self) -> str: ...
+    def tenant_id(self) -> str:
+        """The run's tenant; empty without one."""
 
     @property
-    def meta(self) -> RunMeta: ...
+    def meta(self) -> RunMeta:
+        """What the run was submitted with: metadata, deadline, supervision."""
 
     @property
     def state(self) -> Any:
@@ -168,7 +172,8 @@ class RunContext(Protocol):
         instead.
         """
 
-    async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome: ...
+    async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome:
+        """Wait for the end of a run that `spawn` has started. After the timeout it may still run."""
 
     async def ask(
         self,
@@ -220,7 +225,8 @@ class RunContext(Protocol):
     async def sleep(self, duration: float | timedelta) -> None:
         """Wait for seconds or a timedelta. A waiting run is only a row."""
 
-    async def sleep_until(self, when: datetime | timedelta | float) -> None: ...
+    async def sleep_until(self, when: datetime | timedelta | float) -> None:
+        """Wait until a time, or for a timedelta or seconds."""
 
     async def sleep_until_signal(
         self,
@@ -316,12 +322,14 @@ class RunContext(Protocol):
     async def log(self, kind: str, data: Any = None) -> None:
         """Write a journal entry of the agent's own; it is written with the next effect's commit."""
 
-    async def log_once(self, key: str, data: Any = None) -> None: ...
+    async def log_once(self, key: str, data: Any = None) -> None:
+        """Write a journal entry of the agent's own, once in the run for each key."""
 
     async def pin(self, name: str, compute: Callable[[], Any]) -> Any:
         """The JSON value of `compute`, sync or async: computed once in the run, recorded for its replays."""
 
-    def patched(self, name: str) -> bool: ...
+    def patched(self, name: str) -> bool:
+        """False in a run that passed this place before a change of the code, else True. See docs/howto/live-code.md."""
 
     async def continue_as_new(self, state: Any = None) -> None:
         """Begin again with an empty journal. The next generation reads `state` as `ctx.state`, and its inbox has the

@@ -58,7 +58,7 @@ class KernelError(Exception):
 class NotFoundError(KernelError):
     """It does not exist, or belongs to another user; `field` names the input."""
 
-    field: str | None = None
+    field: str | None = None  # the name of the input
 
 
 class AgentNotFoundError(NotFoundError):

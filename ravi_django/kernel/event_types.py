@@ -21,13 +21,13 @@ class Event(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    id: str = Field(default_factory=lambda: uuid4().hex)
+    id: str = Field(default_factory=lambda: uuid4().hex)  # unique; the same when it comes again
     type: str  # e.g. "run.completed"
     source: str  # the component that published it
     schema_version: int = 1  # of the type's data
     correlation_id: str = ""  # the run
-    ts: datetime = Field(default_factory=lambda: datetime.now(UTC))
-    data: dict[str, Any] = Field(default_factory=dict)
+    ts: datetime = Field(default_factory=lambda: datetime.now(UTC))  # when it happened, UTC
+    data: dict[str, Any] = Field(default_factory=dict)  # JSON, by the type
 
     @classmethod
     def create(cls, type: str, *, source: str, correlation_id: str = "", **data: Any) -> Event:
@@ -36,11 +36,15 @@ class Event(BaseModel):
 
 
 class EventPublisher(Protocol):
+    """Where events are sent to."""
+
     async def publish(self, event: Event, topic: str) -> None:
         """Send an event to the readers of the topic."""
 
 
 class EventSubscriber(Protocol):
+    """Where events are received from."""
+
     async def subscribe(self, topic: str, handler: Callable[[Event], Awaitable[None]]) -> str:
         """Call `handler` with the topic's events from now on; returns the subscription's id."""
 

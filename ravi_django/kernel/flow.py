@@ -36,7 +36,7 @@ class PauseForChildResult:
     timeout: seconds, without the time that people take to answer the child's requests.
     """
 
-    handle: RunHandle
+    handle: RunHandle  # as `ctx.spawn` returned it
     message: Message | None = None
     timeout: float | timedelta | None = None
 

@@ -80,7 +80,7 @@ class AgentId(_Address):
 
     type: str  # the kind of agent, e.g. "react"
     key: str  # the agent of that kind
-    namespace: str = DEFAULT_NAMESPACE
+    namespace: str = DEFAULT_NAMESPACE  # separates agents with the same type and key
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,6 @@ class TopicId(_Address):
 
     type: str  # the kind of topic, e.g. "news"
     source: str = "default"  # the topic of that kind
-    namespace: str = DEFAULT_NAMESPACE
+    namespace: str = DEFAULT_NAMESPACE  # separates topics with the same type and source
 
     _prefix = "topic:"

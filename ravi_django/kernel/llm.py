@@ -47,13 +47,13 @@ class GenerationOptions(BaseModel):
 
     tools: ToolList = Field(default_factory=list)  # tools or tool specs that the model may call
     tool_choice: str | None = None  # "auto", "none", "required" or a tool's name
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: float | None = None  # from 0, which varies least, to 1 or 2
+    top_p: float | None = None  # from 0 to 1: the share of likely tokens to choose from
     max_tokens: int | None = None  # of output
-    stop: list[str] | None = None
-    reasoning_effort: str | None = None
+    stop: list[str] | None = None  # texts at which the answer ends
+    reasoning_effort: str | None = None  # such as "low", "medium" or "high", by the provider
     cache_life: Literal["1h"] | None = None  # of the provider's cache, where it can be chosen; None: its default
-    response_format: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None  # the format of the answer, as OpenAI's API has it
     result_by: Literal["schema", "tool"] | None = None  # how a typed result is asked for; set by the loop
     extra: dict[str, Any] = Field(default_factory=dict)  # passed to the provider as is; no keys or passwords
 
@@ -123,23 +123,26 @@ class ModelResponse(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    message: ChatMessage
-    usage: Usage = Field(default_factory=Usage)
-    cost: float | None = None
+    message: ChatMessage  # the answer, with its tool calls
+    usage: Usage = Field(default_factory=Usage)  # tokens of the call
+    cost: float | None = None  # US dollars
     model: str = ""  # the name that the provider reported
-    finish_reason: str = FinishReason.STOP
+    finish_reason: str = FinishReason.STOP  # a FinishReason
     cached: bool = False  # from a cache of this site: no model was called, at no cost
 
     @classmethod
     def of(cls, content: list[ContentBlock], **fields: Any) -> ModelResponse:
+        """A response of the role assistant. `fields`: those of the class, such as `usage`."""
         return cls(message=ChatMessage(role=Role.ASSISTANT, content=content), **fields)
 
     @property
     def content(self) -> list[ContentBlock]:
+        """The blocks of the message."""
         return self.message.content
 
     @property
     def text(self) -> str:
+        """The readable text of the message, without thoughts and calls."""
         return self.message.text
 
     @property
@@ -201,8 +204,9 @@ class ChatModel(Protocol):
     Optional attributes: `retry` (a RetryPolicy, instead of the site's), and the coroutines `context_window() -> int |
     None` (tokens), `count_tokens(messages) -> int`, `supports_schema() -> bool` (whether `response_format` may hold a
     JSON schema) and `supports_schema_beside_tools() -> bool`. None of them uses the network. The str `endpoint` tells
-    two servers apart that have a model of one name. Under a budget in dollars a model has `prices` (dollars per token)
-    or says `reports_cost = True`: each of its responses has a cost.
+    two servers apart that have a model of one name, the str `account` two accounts with rate limits of their own. Under
+    a budget in dollars a model has `prices` (dollars per token) or says `reports_cost = True`: each of its responses
+    has a cost.
     """
 
     name: str  # the logical name: part of a recorded call's identity

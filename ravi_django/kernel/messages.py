@@ -21,26 +21,41 @@ class StreamEvent(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     seq: int = 0  # rises over the whole run tree; 0 until the publisher has numbered it
-    agent_id: AgentId | None = None
-    run_id: str | None = None
+    agent_id: AgentId | None = None  # the agent that it is about
+    run_id: str | None = None  # its run
     parent_id: AgentId | None = None  # the agent of the run that started this one
-    parent_run_id: str | None = None
-    depth: int = 0
-    ts: datetime | None = None
+    parent_run_id: str | None = None  # the run that started it; None at the root
+    depth: int = 0  # 0 at the root of the tree, 1 for its children
+    ts: datetime | None = None  # when it happened
 
 
 class TextDelta(StreamEvent):
+    """A piece of the model's answer, while it streams."""
+
     type: Literal["text.delta"] = "text.delta"
-    text: str
+    text: str  # the next part
     call: str = ""  # the model call, in a run's stream
     attempt: str = ""  # a new one of the same call replaces the text of the earlier one
 
 
 class ReasoningDelta(StreamEvent):
+    """A piece of the model's thoughts, while it streams. Fields as in TextDelta."""
+
     type: Literal["reasoning.delta"] = "reasoning.delta"
-    text: str
-    call: str = ""
-    attempt: str = ""
+    text: str  # the next part
+    call: str = ""  # as in TextDelta
+    attempt: str = ""  # as in TextDelta
+
+
+class ArgumentsDelta(StreamEvent):
+    """A piece of the JSON of a call's arguments, in a run's stream while the model writes it."""
+
+    type: Literal["arguments.delta"] = "arguments.delta"
+    text: str  # the next part
+    tool: str  # the tool's name
+    call_id: str  # that of the ToolUseBlock
+    call: str = ""  # as in TextDelta
+    attempt: str = ""  # as in TextDelta
 
 
 class ToolCallDelta(StreamEvent):
@@ -74,9 +89,9 @@ class CompletionEvent(StreamEvent):
     """The end of one model call."""
 
     type: Literal["completion"] = "completion"
-    content: list[ContentBlock] = Field(default_factory=list)
-    usage: Usage = Field(default_factory=Usage)
-    call: str = ""
+    content: list[ContentBlock] = Field(default_factory=list)  # the whole answer, in place of its deltas
+    usage: Usage = Field(default_factory=Usage)  # tokens of the call
+    call: str = ""  # as in TextDelta
     cost: float | None = None  # US dollars; None: unknown
 
 
@@ -88,6 +103,8 @@ class StreamDone(StreamEvent):
 
 
 class AgentStep(StrEnum):
+    """The kinds of an AgentProgress: the step that an agent has reached."""
+
     STARTED = "started"
     THINKING = "thinking"
     TOOL_CALL = "tool_call"
@@ -102,7 +119,7 @@ class AgentProgress(StreamEvent):
     """One step of an agent."""
 
     type: Literal["progress"] = "progress"
-    step: AgentStep
+    step: AgentStep  # the step that was reached
     content: Any = None  # JSON; what the step is about
 
 
@@ -111,25 +128,29 @@ class PayloadBase(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    kind: str
+    kind: str  # names the class in JSON
 
 
 class ChatPayload(PayloadBase):
+    """A chat message: the usual payload of a person's message and of an answer."""
+
     kind: Literal["chat"] = "chat"
-    message: ChatMessage
+    message: ChatMessage  # its text and media
 
 
 class DataPayload(PayloadBase):
+    """A JSON object, from a program or another agent."""
+
     kind: Literal["data"] = "data"
-    data: dict[str, Any] = Field(default_factory=dict)
+    data: dict[str, Any] = Field(default_factory=dict)  # any JSON object
 
 
 class ControlPayload(PayloadBase):
     """A lifecycle signal: `abort` cancels, any other name is a signal."""
 
     kind: Literal["control"] = "control"
-    signal: str
-    data: dict[str, Any] = Field(default_factory=dict)
+    signal: str  # its name
+    data: dict[str, Any] = Field(default_factory=dict)  # JSON of the signal
 
 
 class ProgressPayload(PayloadBase):
@@ -140,29 +161,33 @@ class ProgressPayload(PayloadBase):
 
 
 class ToolCallRequest(PayloadBase):
+    """A tool call as a message: the tool's name, its arguments and the call's id."""
+
     kind: Literal["tool_call"] = "tool_call"
-    name: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    call_id: str
+    name: str  # of the tool
+    arguments: dict[str, Any] = Field(default_factory=dict)  # JSON, by parameter
+    call_id: str  # that of the result
 
 
 class ToolExecutionResult(PayloadBase):
     """What `ctx.tool` returns: content blocks, readable as `.text`, `.status` is "ok" or "error"."""
 
     kind: Literal["tool_result"] = "tool_result"
-    call_id: str = ""
-    content: list[ContentBlock] = Field(default_factory=list)
-    is_error: bool = False
+    call_id: str = ""  # that of the call
+    content: list[ContentBlock] = Field(default_factory=list)  # what the model reads
+    is_error: bool = False  # whether the call failed or was refused
     board: dict[str, Any] | None = None  # the board task that the call changed; people see it, models do not
     hidden: bool = Field(default=False, exclude=True)  # from the run's owner; staff may read it
     finish: Any = Field(default=None, exclude=True, repr=False)  # FinishAgentResult: the agent to hand over to
 
     @property
     def text(self) -> str:
+        """The result as the model reads it."""
         return text_of(self.content)
 
     @property
     def status(self) -> str:
+        """`ok` or `error`."""
         return "error" if self.is_error else "ok"
 
 
@@ -209,22 +234,34 @@ def _read_payload(value: Any) -> Any:
 Payload = Annotated[SerializeAsAny[PayloadBase], BeforeValidator(_read_payload)]
 
 
+def _without_defaults(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value is not None and value != {}}
+
+
 class Message(BaseModel):
     """Carries a payload to one agent or to the followers of a topic."""
 
     model_config = ConfigDict(frozen=True)
 
-    id: str = Field(default_factory=lambda: uuid4().hex)
-    target: TopicId | AgentId
+    id: str = Field(default_factory=lambda: uuid4().hex)  # unique; a repeated id is the same message
+    target: TopicId | AgentId  # an agent, or a topic with its followers
     sender: AgentId | None = None  # None: sent by the system or a person
-    payload: Payload
+    payload: Payload  # the content, by its `kind`
     correlation_id: str = ""  # one conversation; "": that of the sender's tree
     causation_id: str | None = None  # the message that led to this one
     reply_to: str | None = None  # the run that asked
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)  # JSON of the sender; models do not get it
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON without what a message has by default, for a row; reads back equal."""
+        body = self.model_dump(mode="json")
+        if isinstance(self.payload, ChatPayload):
+            body["payload"]["message"] = _without_defaults(body["payload"]["message"])
+        return _without_defaults(body)
 
     @property
     def is_broadcast(self) -> bool:
+        """Whether it was published to a topic."""
         return isinstance(self.target, TopicId)
 
     @property

@@ -29,14 +29,15 @@ CallNext = Callable[[], Awaitable[None]]
 class Middleware(Protocol[ContextT]):
     """Call `call_next()` to continue, skip it to short-circuit, raise MiddlewareTermination to end the call."""
 
-    async def process(self, context: ContextT, call_next: CallNext) -> None: ...
+    async def process(self, context: ContextT, call_next: CallNext) -> None:
+        """Act on `context` before and after `await call_next()`. Returns nothing: results are set on `context`."""
 
 
 @dataclass(slots=True)
 class AgentRunContext:
     """One call of an agent's `run`."""
 
-    agent_id: AgentId
+    agent_id: AgentId  # the agent that runs
     ctx: RunContext  # the run's own context: effects through it are journaled
     inbox: list[Message]  # may be replaced before `call_next`
     result: Any = None  # what `run` returned; set without `call_next`, it is the run's output
@@ -56,10 +57,11 @@ class ChatContext:
     response: ModelResponse | None = None
     stream: bool = True  # False, set before `call_next`, shows no token before the chain has ended
     made: bool = False  # whether the model was called; set by the runtime
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)  # shared by the middlewares of one chain
 
     @property
     def agent_id(self) -> AgentId:
+        """The agent that makes the call."""
         return self.ctx.agent_id
 
 
@@ -70,20 +72,22 @@ class FunctionContext:
 
     ctx: RunContext  # before `call_next` it may ask_human, approve, log, now and pin; other calls are refused
     path: str  # where in the run
-    tool: Tool
+    tool: Tool  # the tool that is called
     arguments: dict[str, Any]  # as the model gave them: JSON
-    call_id: str = ""
+    call_id: str = ""  # the model's id of the call; empty without one
     attempt: int = 1  # rises when a person decides to run an uncertain effect again
     made: bool = False  # whether the tool's code was called; set by the runtime
     result: ToolExecutionResult | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)  # shared by the middlewares of one chain
 
     @property
     def agent_id(self) -> AgentId:
+        """The agent that makes the call."""
         return self.ctx.agent_id
 
     @property
     def risk(self) -> Risk:
+        """The risk of this call, from its arguments."""
         return self.tool.risk_for(self.arguments)
 
 
@@ -91,14 +95,16 @@ class AgentMiddleware(ABC):
     """Wraps `agent.run`. Runs in every lease: deterministic, or through `context.ctx`."""
 
     @abstractmethod
-    async def process(self, context: AgentRunContext, call_next: CallNext) -> None: ...
+    async def process(self, context: AgentRunContext, call_next: CallNext) -> None:
+        """Wrap `agent.run` in one lease. MiddlewareTermination ends the run with its result."""
 
 
 class ChatMiddleware(ABC):
     """Wraps a model call, inside its journaled effect."""
 
     @abstractmethod
-    async def process(self, context: ChatContext, call_next: CallNext) -> None: ...
+    async def process(self, context: ChatContext, call_next: CallNext) -> None:
+        """Wrap one model call. An exception is recorded and raised to the agent."""
 
 
 class FunctionMiddleware(ABC):
@@ -113,7 +119,8 @@ class FunctionMiddleware(ABC):
     """
 
     @abstractmethod
-    async def process(self, context: FunctionContext, call_next: CallNext) -> None: ...
+    async def process(self, context: FunctionContext, call_next: CallNext) -> None:
+        """Wrap one tool call. An exception is an error for the model."""
 
 
 @runtime_checkable
@@ -121,13 +128,16 @@ class AgentContextProtocol(Protocol):
     """The part of an agent's memory that the agent loop reads."""
 
     @property
-    def agent_id(self) -> AgentId: ...
+    def agent_id(self) -> AgentId:
+        """The agent that the memory belongs to."""
 
     async def get_prompt_window(self, session_id: str) -> list[ChatMessage]:
         """The conversation for the model: the history after the compaction pipeline."""
 
 
 class HookEvent(StrEnum):
+    """The moments of a run at which hooks are called. The comment names the keys of `HookCall.data`."""
+
     RUN_START = "run_start"
     RUN_END = "run_end"  # status, output, error
     STEP_START = "step_start"  # one iteration of the loop
@@ -153,8 +163,8 @@ class HookCall:
     has no end, and a retried run has two.
     """
 
-    event: HookEvent
-    run_id: str
-    session_id: str
-    agent_id: AgentId
+    event: HookEvent  # what happens
+    run_id: str  # the UUID of the run
+    session_id: str  # the UUID of its conversation
+    agent_id: AgentId  # the agent of the run
     data: Mapping[str, Any] = field(default_factory=dict)  # by the event, see HookEvent

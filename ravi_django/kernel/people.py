@@ -22,7 +22,7 @@ class Step(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    to: str
+    to: str  # an address, see Addressees
     within: float | None = Field(default=None, gt=0, le=MAX_WITHIN_S)  # seconds; None: no limit
 
     @field_validator("to")
@@ -49,7 +49,7 @@ class Addressees(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    steps: tuple[Step, ...] = Field(min_length=1, max_length=MAX_STEPS)
+    steps: tuple[Step, ...] = Field(min_length=1, max_length=MAX_STEPS)  # asked one after the other
     four_eyes: bool | None = None
 
     @field_validator("steps")

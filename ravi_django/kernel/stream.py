@@ -18,24 +18,26 @@ class RequestOpened(StreamEvent):
     """The run waits for a person."""
 
     type: Literal["request"] = "request"
-    id: str
+    id: str  # the UUID of the request
     kind: str  # question, approval, input, uncertain or client_tool
-    text: str = ""
-    tool: str = ""
+    text: str = ""  # the question
+    tool: str = ""  # the name of the tool that waits; empty for a question
     arguments: dict[str, Any] | None = None  # of the call; None: hidden, or a question
-    choices: list[Any] | None = None
-    questions: list[Any] | None = None
-    free_text: bool = True
-    risk: str = ""
-    context: str = ""
+    choices: list[Any] | None = None  # texts to choose from; None: any text
+    questions: list[Any] | None = None  # several questions, each with its key; None: a single one
+    free_text: bool = True  # whether a text that is no choice is an answer
+    risk: str = ""  # of the call: safe, high or critical
+    context: str = ""  # background for the person
     call_id: str = ""  # of client_tool: the model's id of the call
     to: str = ""  # the address of those who may answer; empty: the owner
-    version: int = 0
+    version: int = 0  # rises with each change; an answer may name it
 
 
 class RequestClosed(StreamEvent):
+    """A request to people was answered or closed. `answered_by`: a user, if a person answered."""
+
     type: Literal["request.closed"] = "request.closed"
-    id: str = ""
+    id: str = ""  # the UUID of the request
     status: str  # answered, expired, cancelled or withdrawn
     answered_by: str | None = None
 
@@ -48,11 +50,15 @@ class StateChanged(StreamEvent):
 
 
 class BoardChanged(StreamEvent):
+    """A task of the team's board was added or changed. `task`: the task as JSON."""
+
     type: Literal["board"] = "board"
     task: dict[str, Any]
 
 
 class ErrorEvent(StreamEvent):
+    """The server could not do what the client asked for. `code` is for programs, `message` for people."""
+
     type: Literal["error"] = "error"
     code: str
     message: str
@@ -63,10 +69,10 @@ class StreamGap(StreamEvent):
 
     type: Literal["stream.gap"] = "stream.gap"
     first: int = 0  # the missing numbers
-    last: int = 0
+    last: int = 0  # the last of them
     status: str = ""  # of the root
-    output: str | None = None
-    events: list[SerializeAsAny[StreamEvent]] = Field(default_factory=list)
+    output: str | None = None  # of the root, if it has ended
+    events: list[SerializeAsAny[StreamEvent]] = Field(default_factory=list)  # what the journal has of the gap
 
 
 _KINDS = {kind.model_fields["type"].default: kind for kind in StreamEvent.__subclasses__()}

@@ -39,6 +39,7 @@ class CancellationToken:
 
     @property
     def cancelled(self) -> bool:
+        """Whether it was cancelled or its deadline has passed."""
         return self.reason is not None
 
     def cancel(self, reason: str = "cancelled") -> None:
@@ -89,6 +90,8 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 class Priority(IntEnum):
+    """Which pending run is claimed first; in a full tree, which run goes first."""
+
     BACKGROUND = 0
     LOW = 1
     NORMAL = 2
@@ -97,6 +100,8 @@ class Priority(IntEnum):
 
 
 class HistoryRetention(StrEnum):
+    """How long the turns of a run are kept."""
+
     NONE = "none"  # turns are not stored
     RUN = "run"  # dropped when the run ends
     PERMANENT = "permanent"  # kept with the session
@@ -107,7 +112,7 @@ class SpawnBudget(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    max_agents: int = Field(default=50, ge=1)
+    max_agents: int = Field(default=50, ge=1)  # at work at once
     allow_preempt: bool = True  # HIGH and CRITICAL may take the slot of a strictly lower one
 
 
@@ -116,11 +121,11 @@ class ExecutionBudget(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_cost_usd: float | None = Field(default=None, ge=0)
+    max_tokens: int | None = Field(default=None, ge=1)  # input and output of all model calls
+    max_cost_usd: float | None = Field(default=None, ge=0)  # US dollars, of all model calls
     max_turns: int | None = Field(default=None, ge=1)  # model calls
     deadline_s: float | None = Field(default=None, gt=0)  # seconds from the run's start
-    max_agents: int | None = Field(default=None, ge=1)
+    max_agents: int | None = Field(default=None, ge=1)  # at work at once
     allow_preempt: bool | None = None  # False: HIGH and CRITICAL take no other run's slot
     when_exhausted: Literal["fail", "ask"] = "fail"  # "ask": a person may raise it, and the run continues
 
@@ -130,15 +135,15 @@ class Supervision(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    run_id: str
-    session_id: str
-    root_id: AgentId
-    parent_id: AgentId | None = None
-    depth: int = 0
-    spawn_budget: SpawnBudget = Field(default_factory=SpawnBudget)
-    execution_budget: ExecutionBudget = Field(default_factory=ExecutionBudget)
-    retention: HistoryRetention = HistoryRetention.PERMANENT
-    priority: Priority = Priority.NORMAL
+    run_id: str  # the UUID of the run
+    session_id: str  # the UUID of its conversation
+    root_id: AgentId  # the agent at the root of the tree
+    parent_id: AgentId | None = None  # the agent that started this run; None at the root
+    depth: int = 0  # 0 at the root, 1 for its children
+    spawn_budget: SpawnBudget = Field(default_factory=SpawnBudget)  # of the tree
+    execution_budget: ExecutionBudget = Field(default_factory=ExecutionBudget)  # of the tree
+    retention: HistoryRetention = HistoryRetention.PERMANENT  # how long the turns are kept
+    priority: Priority = Priority.NORMAL  # which pending run is claimed first
 
 
 class RunMeta(BaseModel):
@@ -146,12 +151,13 @@ class RunMeta(BaseModel):
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
-    run_id: str
+    run_id: str  # the UUID of the run
+    # Cancelled with the run.
     cancellation: CancellationToken = Field(default_factory=CancellationToken, exclude=True, repr=False)
-    supervision: Supervision | None = None
+    supervision: Supervision | None = None  # its position in the tree
     deadline: datetime | None = None  # UTC
-    trace_id: str = ""
-    tenant_id: str | None = None
+    trace_id: str = ""  # the id of the tree's root run, for logs
+    tenant_id: str | None = None  # the run's tenant; None without one
     metadata: dict[str, Any] = Field(default_factory=dict)  # of the run, as it was submitted
     result_schema: dict[str, Any] | None = None  # JSON Schema of the result that the request asked for
 

@@ -19,12 +19,15 @@ MAX_ARGUMENTS_DEPTH = 50  # messages and rows nest them again, and encoders have
 
 
 class Risk(StrEnum):
+    """The harm that a call can do. From `high` on a call needs an approval, by default."""
+
     SAFE = "safe"
     HIGH = "high"
     CRITICAL = "critical"
 
     @property
     def rank(self) -> int:
+        """0 for safe, 1 for high, 2 for critical."""
         return _RISK_RANK[self]
 
 
@@ -40,6 +43,7 @@ class Effect(StrEnum):
 
     @classmethod
     def default_for(cls, risk: Risk) -> Effect:
+        """The effect of a tool of this risk that states none."""
         return cls.IDEMPOTENT if risk is Risk.SAFE else cls.AT_MOST_ONCE
 
 
@@ -59,8 +63,8 @@ class ToolSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    name: str
-    description: str = ""
+    name: str  # unique among the tools of an agent
+    description: str = ""  # when to use it, for the model
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})  # JSON schema
 
 
@@ -70,9 +74,9 @@ class Tool:
     An instance serves concurrent calls: keep no state of a call on it.
     """
 
-    name: str = ""
-    description: str = ""
-    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+    name: str = ""  # 1 to 64 letters, digits, _ or -
+    description: str = ""  # when to use it, for the model
+    parameters: dict[str, Any] = {"type": "object", "properties": {}}  # JSON schema
     risk: Risk = Risk.SAFE  # with `compute_risk`: the risk where there is no call
     compute_risk: Callable[[dict[str, Any]], Any] | None = None  # a call's risk, from its validated arguments alone
     effect: Effect | None = None  # None: by the risk
@@ -118,12 +122,14 @@ class Tool:
 
     @property
     def promised_effect(self) -> Effect:
+        """The effect of the riskiest call: `effect`, or the default of the risk."""
         if self.effect is None and self.compute_risk is not None:
             return Effect.AT_MOST_ONCE  # the promise for the riskiest call
         return self.effect or Effect.default_for(self.risk)
 
     @property
     def spec(self) -> ToolSpec:
+        """The tool as the model sees it: name, description and JSON schema of the arguments."""
         return ToolSpec(name=self.name, description=self.description, parameters=dict(self.parameters))
 
 
@@ -149,13 +155,17 @@ def is_too_deep(arguments: Any) -> bool:
 class ToolRegistry(Protocol):
     """Tools by name; the last one added under a name wins."""
 
-    def add(self, tool: Any) -> None: ...
+    def add(self, tool: Any) -> None:
+        """Add a tool."""
 
-    def get(self, name: str) -> Tool | None: ...
+    def get(self, name: str) -> Tool | None:
+        """The tool of this name; None if there is none."""
 
-    def all(self) -> list[Tool]: ...
+    def all(self) -> list[Tool]:
+        """All tools."""
 
-    def names(self) -> list[str]: ...
+    def names(self) -> list[str]:
+        """The names of all tools."""
 
     def __iter__(self) -> Iterator[Tool]: ...
 

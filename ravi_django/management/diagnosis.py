@@ -35,7 +35,6 @@ from ravi_django.site_checks import NOTES, asked
 
 LISTED = 5  # sources or agents; the admin lists them all
 UNFINISHED = (Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.QUEUED)
-OLDEST_POSTGRES = 14_00_00  # what Django 5.2 supports
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +77,10 @@ def settings() -> Iterator[Finding]:
 
 
 def database() -> Iterator[Finding]:
-    connection.ensure_connection()
+    connection.ensure_connection()  # Django refuses a server that is too old for it
     if connection.vendor == "postgresql":
         version = connection.pg_version  # type: ignore[attr-defined]
-        text = f"database: PostgreSQL {version // 10_000}.{version % 10_000}"
-        is_new = version >= OLDEST_POSTGRES
-        yield Finding("ok", text) if is_new else Finding("error", text, "use PostgreSQL 14 or newer")
+        yield Finding("ok", f"database: PostgreSQL {version // 10_000}.{version % 10_000}")
         yield from _commits()
         yield from _connections()
     elif connection.vendor == "sqlite":  # `settings` reports any other

@@ -6,16 +6,16 @@ import django.db.models.functions.comparison
 import django.db.models.functions.datetime
 import ravi_django.models.files
 import ravi_django.models.base
+import ravi_django.models.fields
 import ravi_django.models.schedules
 from django.conf import settings
 from django.db import migrations, models
 
 
 def leave_room(apps, schema_editor):
-    """On the pages of runs and sessions, so that an append's update stays on its page (HOT)."""
+    """On the pages of runs, so that an append's update stays on its page (HOT)."""
     if schema_editor.connection.vendor == "postgresql":
-        for table in ("ravi_run", "ravi_session"):
-            schema_editor.execute(f"ALTER TABLE {table} SET (fillfactor = 70)")
+        schema_editor.execute("ALTER TABLE ravi_run SET (fillfactor = 85)")
 
 
 class Migration(migrations.Migration):
@@ -147,7 +147,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Blob',
             fields=[
-                ('id', models.CharField(help_text='SHA-256 of the body', max_length=64, primary_key=True, serialize=False)),
+                ('id', ravi_django.models.base.HexField(help_text='SHA-256 of the body', primary_key=True, serialize=False)),
                 ('body', models.BinaryField()),
                 ('encoding', models.CharField(default='json', help_text='json or json+zlib', max_length=20)),
                 ('size', models.BigIntegerField(help_text='Bytes, before compression')),
@@ -172,6 +172,7 @@ class Migration(migrations.Migration):
                 ('paused_by', models.CharField(blank=True, default='', editable=False, help_text='Empty: provider', max_length=254)),
                 ('learned_per_min', models.FloatField(editable=False, help_text='Requests a minute', null=True)),
                 ('adapted_at', models.DateTimeField(editable=False, help_text='When the learned rate changed', null=True)),
+                ('rises', models.PositiveSmallIntegerField(editable=False, help_text='Since it was lowered', null=True)),
                 ('pace', models.FloatField(db_default=0, default=0, editable=False, help_text='Requests a second, of those that ask')),
                 ('counted_at', models.DateTimeField(editable=False, null=True)),
                 ('next_at', models.DateTimeField(editable=False, help_text='When the requests so far have been paid back', null=True)),
@@ -192,68 +193,68 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Run',
             fields=[
-                ('tenant', models.CharField(blank=True, default='', max_length=100)),
+                # Wide columns first: the row has no gaps for their alignment.
                 ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('agent', models.CharField(help_text='type/key', max_length=302)),
-                ('depth', models.SmallIntegerField(default=0)),
-                ('status', models.CharField(choices=[('queued', 'Queued'), ('pending', 'Pending'), ('running', 'Running'), ('suspended', 'Suspended'), ('blocked', 'Blocked'), ('completed', 'Completed'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='pending', max_length=10)),
-                ('priority', models.SmallIntegerField(choices=[(0, 'background'), (1, 'low'), (2, 'normal'), (4, 'high'), (8, 'critical')], default=2)),
-                ('metadata', models.JSONField(blank=True, default=dict)),
-                ('budget', models.JSONField(blank=True, null=True)),
-                ('deadline', models.DateTimeField(blank=True, null=True)),
-                ('output', models.TextField(blank=True, null=True)),
-                ('error', models.JSONField(blank=True, help_text='type, message, and a diff when blocked', null=True)),
-                ('waiting_on', models.JSONField(blank=True, null=True)),
-                ('agent_version', models.IntegerField(blank=True, help_text='For an agent in the database: the version of its spec that this run uses', null=True)),
-                ('idempotency_scope', models.CharField(editable=False, help_text='Hash of user, agent and key', max_length=64, null=True)),
-                ('request_digest', models.CharField(blank=True, default='', editable=False, max_length=64)),
-                ('client_tools', models.JSONField(blank=True, editable=False, help_text='Tools of the client: name, description, parameters', null=True)),
-                ('result_schema', models.TextField(blank=True, db_default='', default='', editable=False, help_text='JSON Schema of the output, from the request')),
-                ('lease_owner', models.CharField(blank=True, default='', max_length=100)),
-                ('lease_expires_at', models.DateTimeField(blank=True, null=True)),
-                ('lease_epoch', models.BigIntegerField(default=0, help_text='The fence: rises with every claim')),
-                ('wake_at', models.DateTimeField(blank=True, help_text='Not claimable before', null=True)),
                 ('claim_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False, help_text='When it became ready, minus the head start of its priority: the earliest is claimed first')),
-                ('cancel_requested_at', models.DateTimeField(blank=True, null=True)),
-                ('cancel_reason', models.CharField(blank=True, default='', max_length=200)),
-                ('attempts', models.IntegerField(default=0, help_text='Retries after transient errors since the last effect')),
-                ('crashes', models.IntegerField(default=0, help_text='Expired running leases since the last effect')),
-                ('hints', models.IntegerField(default=0, help_text='Hints by the sweep; their interval grows')),
-                ('hint_after', models.DateTimeField(blank=True, null=True)),
-                ('release', models.CharField(blank=True, default='', help_text='The release of the last writer', max_length=100)),
-                ('for_release', models.CharField(blank=True, db_default='', default='', help_text='The release whose workers may claim it before `wake_at`', max_length=100)),
-                ('wake_seq', models.BigIntegerField(db_default=0, default=0, help_text='Rises with every wake-up: a run does not suspend if it has changed')),
-                ('awaits_slot', models.BooleanField(db_default=False, default=False, help_text='Its tree is full: not claimable until a slot is free')),
-                ('permits', models.SmallIntegerField(db_default=0, default=0, help_text='Model calls that it may make at once')),
-                ('model_limit', models.ForeignKey(db_index=False, help_text='Whose permits it waits for or has', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='ravi.modellimit')),
-                ('counted', models.BooleanField(db_default=True, default=True, help_text='Nothing is left to count')),
-                ('counted_seq', models.BigIntegerField(db_default=0, default=0, help_text='Rows up to here are counted')),
                 ('work_s', models.FloatField(db_default=0, default=0, help_text='Seconds at work: with a lease, up to there')),
-                ('generation', models.IntegerField(default=0)),
                 ('inbox_from', models.BigIntegerField(db_default=0, default=0, help_text="This generation's inbox begins after this message")),
                 ('read_upto', models.BigIntegerField(db_default=0, default=0, help_text='The code was given the messages up to this one, by the journal')),
-                ('state', models.JSONField(blank=True, editable=False, help_text='JSON of the previous generation, see `ctx.continue_as_new`', null=True)),
-                ('turn_from', models.IntegerField(db_default=0, default=0, help_text='The first history turn of this generation')),
-                ('forked_from', models.UUIDField(blank=True, help_text='The run whose journal was copied', null=True)),
-                ('fork_seq', models.BigIntegerField(db_default=0, default=0, help_text='Rows up to here were copied from the run it was forked from')),
-                ('next_seq', models.BigIntegerField(default=1)),
-                ('next_turn', models.IntegerField(default=0, help_text='Number of history turns of this run')),
                 ('input_tokens', models.BigIntegerField(default=0)),
                 ('cached_tokens', models.BigIntegerField(default=0)),
                 ('output_tokens', models.BigIntegerField(default=0)),
                 ('reasoning_tokens', models.BigIntegerField(default=0)),
-                ('cost', models.DecimalField(decimal_places=8, default=0, help_text='US dollars, known part', max_digits=16)),
-                ('cost_unknown', models.BooleanField(default=False, help_text='The price of a call was unknown')),
-                ('usage_estimated', models.BooleanField(default=False, help_text='The usage of a call was counted here, not reported by its provider')),
-                ('event_mark', models.BigIntegerField(default=1000, help_text='Event numbers up to here may have been used')),
-                ('published_at', models.DateTimeField(blank=True, help_text='When the end of the stream was published', null=True)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
+                ('deadline', models.DateTimeField(blank=True, null=True)),
+                ('lease_expires_at', models.DateTimeField(blank=True, null=True)),
+                ('wake_at', models.DateTimeField(blank=True, help_text='Not claimable before', null=True)),
+                ('cancel_requested_at', models.DateTimeField(blank=True, null=True)),
+                ('hint_after', models.DateTimeField(blank=True, null=True)),
+                ('model_limit', models.ForeignKey(db_index=False, help_text='Whose permits it waits for or has', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='ravi.modellimit')),
+                ('published_at', models.DateTimeField(blank=True, help_text='When the end of the stream was published', null=True)),
                 ('started_at', models.DateTimeField(blank=True, null=True)),
                 ('finished_at', models.DateTimeField(blank=True, null=True)),
-                ('archive', models.ForeignKey(db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='ravi.blob')),
+                ('lease_epoch', models.IntegerField(default=0, help_text='The fence: rises with every claim')),
+                ('attempts', models.IntegerField(default=0, help_text='Retries after transient errors since the last effect')),
+                ('crashes', models.IntegerField(default=0, help_text='Expired running leases since the last effect')),
+                ('hints', models.IntegerField(default=0, help_text='Hints by the sweep; their interval grows')),
+                ('wake_seq', models.IntegerField(db_default=0, default=0, help_text='Rises with every wake-up: a run does not suspend if it has changed')),
+                ('counted_seq', models.IntegerField(db_default=0, default=0, help_text='Rows up to here are counted')),
+                ('generation', models.IntegerField(default=0)),
+                ('turn_from', models.IntegerField(db_default=0, default=0, help_text='The first history turn of this generation')),
+                ('fork_seq', models.IntegerField(db_default=0, default=0, help_text='Rows up to here were copied from the run it was forked from')),
+                ('next_seq', models.IntegerField(default=1)),
+                ('next_turn', models.IntegerField(default=0, help_text='Number of history turns of this run')),
+                ('event_mark', models.IntegerField(default=1000, help_text='Event numbers up to here may have been used')),
+                ('agent_version', models.IntegerField(blank=True, help_text='For an agent in the database: the version of its spec that this run uses', null=True)),
                 ('owner', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('depth', models.SmallIntegerField(default=0)),
+                ('priority', models.SmallIntegerField(choices=[(0, 'background'), (1, 'low'), (2, 'normal'), (4, 'high'), (8, 'critical')], default=2)),
+                ('schema', models.SmallIntegerField(db_default=1, default=1, help_text="Version of the form of its journal's rows")),
+                ('permits', models.SmallIntegerField(db_default=0, default=0, help_text='Model calls that it may make at once')),
+                ('awaits_slot', models.BooleanField(db_default=False, default=False, help_text='Its tree is full: not claimable until a slot is free')),
+                ('cost_unknown', models.BooleanField(default=False, help_text='The price of a call was unknown')),
+                ('usage_estimated', models.BooleanField(default=False, help_text='The usage of a call was counted here, not reported by its provider')),
+                ('forked_from', models.UUIDField(blank=True, help_text='The run whose journal was copied', null=True)),
                 ('parent', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.CASCADE, related_name="children", to='ravi.run')),
                 ('root', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='tree', to='ravi.run')),
+                ('tenant', models.CharField(blank=True, default='', max_length=100)),
+                ('agent', models.CharField(help_text='type/key', max_length=302)),
+                ('status', models.CharField(choices=[('queued', 'Queued'), ('pending', 'Pending'), ('running', 'Running'), ('suspended', 'Suspended'), ('blocked', 'Blocked'), ('completed', 'Completed'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='pending', max_length=10)),
+                ('metadata', models.JSONField(blank=True, default=dict)),
+                ('request_digest', ravi_django.models.base.HexField(blank=True, default='', editable=False)),
+                ('result_schema', models.TextField(blank=True, db_default='', default='', editable=False, help_text='JSON Schema of the output, from the request')),
+                ('lease_owner', models.CharField(blank=True, default='', max_length=100)),
+                ('cancel_reason', models.CharField(blank=True, default='', max_length=200)),
+                ('release', models.CharField(blank=True, default='', help_text='The release of the last writer', max_length=100)),
+                ('for_release', models.CharField(blank=True, db_default='', default='', help_text='The release whose workers may claim it before `wake_at`', max_length=100)),
+                ('cost', models.DecimalField(decimal_places=8, default=0, help_text='US dollars, known part', max_digits=16)),
+                ('budget', models.JSONField(blank=True, null=True)),
+                ('output', models.TextField(blank=True, null=True)),
+                ('error', models.JSONField(blank=True, help_text='type, message, and a diff when blocked', null=True)),
+                ('waiting_on', models.JSONField(blank=True, null=True)),
+                ('idempotency_scope', ravi_django.models.base.HexField(editable=False, help_text='Hash of user, agent and key', null=True)),
+                ('client_tools', models.JSONField(blank=True, editable=False, help_text='Tools of the client: name, description, parameters', null=True)),
+                ('state', models.JSONField(blank=True, editable=False, help_text='JSON of the previous generation, see `ctx.continue_as_new`', null=True)),
             ],
             options={
                 'ordering': ['-id'],
@@ -267,8 +268,8 @@ class Migration(migrations.Migration):
                 ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('topic', models.CharField(max_length=302)),
                 ('message_id', models.CharField(help_text="The publisher's. A repeated id is the same publication", max_length=200)),
-                ('scope', models.CharField(editable=False, help_text='Hash of topic, tenant, publisher and message id', max_length=64, unique=True)),
-                ('digest', models.CharField(editable=False, help_text='Hash of the publication', max_length=64)),
+                ('scope', ravi_django.models.base.HexField(editable=False, help_text='Hash of topic, tenant, publisher and message id', unique=True)),
+                ('digest', ravi_django.models.base.HexField(editable=False, help_text='Hash of the publication')),
                 ('body', models.JSONField(help_text='The kernel Message')),
                 ('followers', models.IntegerField(default=0, help_text="Number of followers when it was published")),
                 ('delivered', models.IntegerField(default=0, help_text="Followers that received it or have it in a digest")),
@@ -287,30 +288,29 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='JournalEntry',
             fields=[
-                ('id', models.UUIDField(default=ravi_django.models.base.uuid7, help_text='Set by the writer: detects a repeated append', primary_key=True, serialize=False)),
-                ('seq', models.BigIntegerField()),
+                ('pk', models.CompositePrimaryKey('run', 'seq', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('run', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='journal', to='ravi.run')),
+                ('started_at', models.DateTimeField()),
+                ('finished_at', models.DateTimeField()),
+                ('read_upto', models.BigIntegerField(help_text='The last inbox message seen by then; of a wait, the one that ended it', null=True)),
+                ('seq', models.IntegerField()),
                 ('generation', models.IntegerField(default=0)),
-                ('path', models.CharField(help_text="The place in the agent's code, the same on every replay", max_length=500)),
-                ('attempt', models.IntegerField(default=1)),
-                ('phase', models.CharField(choices=[('started', 'Started'), ('paused', 'Paused'), ('result', 'Result')], default='result', max_length=10)),
-                ('kind', models.CharField(help_text='llm.call, tool.call, run.started, …', max_length=40)),
-                ('name', models.CharField(blank=True, default='', help_text='Logical model name or tool name', max_length=200)),
-                ('request', models.JSONField(null=True)),
-                ('digests', models.JSONField(help_text='Digests of instructions and tool schemas', null=True)),
-                ('result', models.JSONField(null=True)),
-                ('error', models.JSONField(null=True)),
-                ('trace', models.JSONField(help_text="File, line and function of an exception's last frames; for staff, not exported", null=True)),
+                ('epoch', models.IntegerField(default=0)),
                 ('input_tokens', models.IntegerField(null=True)),
                 ('cached_tokens', models.IntegerField(null=True)),
                 ('output_tokens', models.IntegerField(null=True)),
                 ('reasoning_tokens', models.IntegerField(null=True)),
+                ('attempt', models.SmallIntegerField(default=1)),
+                ('phase', ravi_django.models.fields.PhaseField(choices=[('started', 'Started'), ('paused', 'Paused'), ('result', 'Result')], default='result')),
+                ('kind', ravi_django.models.fields.KindField(help_text='llm.call, tool.call, run.started, …')),
+                ('path', models.CharField(help_text="The place in the agent's code, the same on every replay", max_length=500)),
+                ('name', models.CharField(blank=True, default='', help_text='Logical model name or tool name', max_length=200)),
+                ('digests', ravi_django.models.fields.DigestsField(help_text='Digests of arguments, instructions, tool schemas and a whole result', null=True)),
                 ('cost', models.DecimalField(decimal_places=8, help_text='US dollars; null is unknown', max_digits=16, null=True)),
-                ('read_upto', models.BigIntegerField(help_text='The last inbox message seen by then; of a wait, the one that ended it', null=True)),
-                ('schema', models.SmallIntegerField(default=1, help_text="Version of the payloads' form")),
-                ('epoch', models.BigIntegerField(default=0)),
-                ('started_at', models.DateTimeField()),
-                ('finished_at', models.DateTimeField()),
-                ('run', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='journal', to='ravi.run')),
+                ('request', ravi_django.models.fields.TextJSONField(null=True)),
+                ('result', ravi_django.models.fields.ResultField(null=True)),
+                ('error', models.JSONField(null=True)),
+                ('trace', models.JSONField(help_text="File, line and function of an exception's last frames; for staff, not exported", null=True)),
             ],
             options={
                 'verbose_name_plural': 'journal entries',
@@ -321,12 +321,12 @@ class Migration(migrations.Migration):
             name='InboxMessage',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('run', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='inbox', to='ravi.run')),
+                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
+                ('consumed_at', models.DateTimeField(blank=True, help_text='When it ended a wait', null=True)),
                 ('message_id', models.CharField(max_length=64)),
                 ('name', models.CharField(blank=True, db_default='', default='', help_text='A wait for a signal of this name takes it', max_length=200)),
                 ('body', models.JSONField(help_text='The kernel Message')),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('consumed_at', models.DateTimeField(blank=True, help_text='When it ended a wait', null=True)),
-                ('run', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='inbox', to='ravi.run')),
             ],
             options={
                 'ordering': ['id'],
@@ -438,22 +438,22 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Session',
             fields=[
-                ('tenant', models.CharField(blank=True, default='', max_length=100)),
                 ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('family', models.UUIDField(blank=True, help_text='The first of the conversations that were forked from each other; null for it', null=True)),
+                ('memory_of', models.UUIDField(blank=True, editable=False, help_text="For a child that remembers: its root run's conversation", null=True)),
+                ('erasure', models.ForeignKey(blank=True, db_constraint=False, db_index=False, editable=False, help_text='Set when the sweep has to delete the session', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='ravi.erasure')),
+                ('owner', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('parent_session', models.ForeignKey(blank=True, db_index=False, help_text="Set for a child run's own session", null=True, on_delete=django.db.models.deletion.CASCADE, to='ravi.session')),
+                ('next_position', models.BigIntegerField(default=0, help_text='Position of the next turn')),
+                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
+                ('updated_at', models.DateTimeField(auto_now=True)),
+                ('ended_at', models.DateTimeField(blank=True, editable=False, help_text='When that child ended: the next ones read its turns', null=True)),
+                ('tenant', models.CharField(blank=True, default='', max_length=100)),
                 ('title', models.CharField(blank=True, max_length=200)),
                 ('name', models.CharField(blank=True, default='', help_text="Set by the owner's program, or empty", max_length=200)),
                 ('owner_key', models.CharField(blank=True, default='', help_text="If it has a name: the owner's primary key, or empty", max_length=200)),
                 ('agent', models.CharField(blank=True, help_text="The agent of the last turn", max_length=302)),
-                ('family', models.UUIDField(blank=True, help_text='The first of the conversations that were forked from each other; null for it', null=True)),
-                ('memory_of', models.UUIDField(blank=True, editable=False, help_text="For a child that remembers: its root run's conversation", null=True)),
-                ('ended_at', models.DateTimeField(blank=True, editable=False, help_text='When that child ended: the next ones read its turns', null=True)),
                 ('shared_state', models.JSONField(blank=True, editable=False, help_text='See `ctx.set_state`', null=True)),
-                ('next_position', models.BigIntegerField(default=0, help_text='Position of the next turn')),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('updated_at', models.DateTimeField(auto_now=True)),
-                ('erasure', models.ForeignKey(blank=True, db_constraint=False, db_index=False, editable=False, help_text='Set when the sweep has to delete the session', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='ravi.erasure')),
-                ('owner', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('parent_session', models.ForeignKey(blank=True, db_index=False, help_text="Set for a child run's own session", null=True, on_delete=django.db.models.deletion.CASCADE, to='ravi.session')),
             ],
             options={
                 'ordering': ['-id'],
@@ -595,6 +595,14 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='StreamArchive',
+            fields=[
+                ('tree', models.OneToOneField(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='+', serialize=False, to='ravi.run')),
+                ('body', models.BinaryField(help_text='JSON, compressed')),
+                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
+            ],
+        ),
+        migrations.CreateModel(
             name='StreamFrame',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -607,7 +615,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Ticket',
             fields=[
-                ('id', models.CharField(help_text='SHA-256 of the ticket', max_length=64, primary_key=True, serialize=False)),
+                ('id', ravi_django.models.base.HexField(help_text='SHA-256 of the ticket', primary_key=True, serialize=False)),
                 ('credential', models.JSONField(help_text='Encrypted: the credential that requested it; what it opens ends with it', null=True)),
                 ('run', models.UUIDField(help_text='The run whose event stream it opens; null: not used yet', null=True)),
                 ('expires_at', models.DateTimeField(db_index=True)),
@@ -618,23 +626,24 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Turn',
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('agent', models.CharField(max_length=302)),
-                ('position', models.BigIntegerField(help_text="Rising in the session; assigned under the session's lock")),
-                ('index', models.IntegerField(help_text='Rising in the run, so that a replayed store is a no-op', null=True)),
-                ('role', models.CharField(max_length=10)),
-                ('content', models.JSONField(help_text='Content blocks; null where `entry` holds them', null=True)),
-                ('name', models.CharField(blank=True, default='', max_length=100)),
-                ('keeps', models.IntegerField(blank=True, help_text='In a summary: the number of turns directly before it that it keeps', null=True)),
-                ('shared', models.BooleanField(default=False, help_text="All agents of the session read it: words of its person, or an agent's answer to them")),
-                ('seen', models.BigIntegerField(blank=True, help_text="In a summary: the position up to which its run has read other agents' turns", null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('entry', models.ForeignKey(db_constraint=False, db_index=False, help_text='The model or tool call of the same run that holds the blocks', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='ravi.journalentry')),
-                ('run', models.ForeignKey(db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='turns', to='ravi.run')),
+                ('pk', models.CompositePrimaryKey('session', 'position', blank=True, editable=False, primary_key=True, serialize=False)),
                 ('session', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='turns', to='ravi.session')),
+                ('run', models.ForeignKey(db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='ravi.run')),
+                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
+                ('position', models.IntegerField(help_text="Rising in the session; assigned under the session's lock")),
+                ('index', models.IntegerField(help_text='Rising in the run, so that a replayed store is a no-op', null=True)),
+                ('entry_seq', models.IntegerField(help_text='The model or tool call of the run that holds the blocks', null=True)),
+                ('keeps', models.IntegerField(blank=True, help_text='In a summary: the number of turns directly before it that it keeps', null=True)),
+                ('seen', models.IntegerField(blank=True, help_text="In a summary: the position up to which its run has read other agents' turns", null=True)),
+                ('role', ravi_django.models.fields.RoleField()),
+                ('shared', models.BooleanField(default=False, help_text="All agents of the session read it: words of its person, or an agent's answer to them")),
+                ('agent', models.CharField(help_text="Null: the run's agent", max_length=302, null=True)),
+                ('name', models.CharField(blank=True, default='', max_length=100)),
+                ('content', models.JSONField(help_text='Content blocks; null where a row of the journal holds them', null=True)),
+                ('entry', models.ForeignObject(from_fields=['run', 'entry_seq'], null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', serialize=False, to='ravi.journalentry', to_fields=['run', 'seq'])),
             ],
             options={
-                'ordering': ['session', 'position'],
+                'ordering': ['session_id', 'position'],
             },
         ),
         migrations.CreateModel(
@@ -657,7 +666,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
                 ('id', models.UUIDField(default=ravi_django.models.base.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('key', models.CharField(editable=False, help_text='SHA-256 of run, place and event', max_length=64, unique=True)),
+                ('key', ravi_django.models.base.HexField(editable=False, help_text='SHA-256 of run, place and event', unique=True)),
                 ('event', models.CharField(help_text='run, model or tool', max_length=40)),
                 ('name', models.CharField(blank=True, default='', help_text='Model or tool', max_length=200)),
                 ('agent', models.CharField(max_length=302)),
@@ -670,7 +679,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name_plural': 'audit log',
                 'ordering': ['-id'],
-                'indexes': [models.Index(fields=['owner', '-id'], name='ravi_audit_owner'), models.Index(fields=['run_id', 'id'], name='ravi_audit_run'), models.Index(django.db.models.functions.comparison.Coalesce(django.db.models.fields.json.KeyTextTransform('revoked_by', 'detail'), django.db.models.fields.json.KeyTextTransform('by', 'detail')), condition=models.Q(('event', 'request')), name='ravi_audit_by')],
+                'indexes': [models.Index(fields=['owner', 'id'], name='ravi_audit_owner'), models.Index(fields=['run_id', 'id'], name='ravi_audit_run'), models.Index(django.db.models.functions.comparison.Coalesce(django.db.models.fields.json.KeyTextTransform('revoked_by', 'detail'), django.db.models.fields.json.KeyTextTransform('by', 'detail')), condition=models.Q(('event', 'request')), name='ravi_audit_by')],
             },
         ),
         migrations.CreateModel(
@@ -744,27 +753,15 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='publication',
-            index=models.Index(fields=['topic', 'tenant', '-id'], name='ravi_publication_topic'),
+            index=models.Index(fields=['topic', 'tenant', 'id'], name='ravi_publication_topic'),
         ),
         migrations.AddIndex(
             model_name='publication',
-            index=models.Index(fields=['owner', '-id'], name='ravi_publication_owner_idx'),
+            index=models.Index(fields=['owner', 'id'], name='ravi_publication_owner_idx'),
         ),
         migrations.AddIndex(
             model_name='publication',
             index=models.Index(condition=models.Q(('run__isnull', False)), fields=['run'], name='ravi_publication_run_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='journalentry',
-            constraint=models.UniqueConstraint(fields=('run', 'generation', 'path', 'attempt', 'phase'), name='ravi_journal_once_a_path'),
-        ),
-        migrations.AddConstraint(
-            model_name='journalentry',
-            constraint=models.UniqueConstraint(fields=('run', 'seq'), name='ravi_journal_seq'),
-        ),
-        migrations.AddConstraint(
-            model_name='journalentry',
-            constraint=models.CheckConstraint(condition=models.Q(('phase__in', ['started', 'paused', 'result'])), name='ravi_journal_phase'),
         ),
         migrations.AddIndex(
             model_name='inboxmessage',
@@ -792,7 +789,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='humanrequest',
-            index=models.Index(fields=['owner', '-id'], name='ravi_request_owner'),
+            index=models.Index(fields=['owner', 'id'], name='ravi_request_owner'),
         ),
         migrations.AddIndex(
             model_name='humanrequest',
@@ -828,7 +825,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='session',
-            index=models.Index(fields=['owner', '-id'], name='ravi_session_owner_idx'),
+            index=models.Index(condition=models.Q(('owner__isnull', False)), fields=['owner', 'id'], name='ravi_session_owner_idx'),
         ),
         migrations.AddConstraint(
             model_name='session',
@@ -876,11 +873,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='run',
-            index=models.Index(django.db.models.functions.comparison.Coalesce(django.db.models.functions.comparison.Cast('owner', models.TextField()), models.Value('')), models.F('priority'), condition=models.Q(('status__in', ['pending', 'running'])), name='ravi_run_open_owner'),
-        ),
-        migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('status__in', ['pending', 'running'])), fields=['tenant', 'priority'], name='ravi_run_open_tenant'),
+            index=models.Index(models.F('tenant'), django.db.models.functions.comparison.Coalesce(django.db.models.functions.comparison.Cast('owner', models.TextField()), models.Value('')), models.F('priority'), condition=models.Q(('status__in', ['pending', 'running'])), name='ravi_run_open'),
         ),
         migrations.AddIndex(
             model_name='run',
@@ -893,10 +886,6 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='run',
             index=models.Index(condition=models.Q(('model_limit__isnull', False), ('status', 'suspended')), fields=['model_limit'], name='ravi_run_awaiting_model'),
-        ),
-        migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('finished_at__isnull', False), ('parent__isnull', True), ('published_at__isnull', True)), fields=['finished_at'], name='ravi_run_unpublished'),
         ),
         migrations.AddIndex(
             model_name='run',
@@ -916,7 +905,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='run',
-            index=models.Index(fields=['owner', '-id'], name='ravi_run_owner_idx'),
+            index=models.Index(condition=models.Q(('owner__isnull', False)), fields=['owner', '-id'], name='ravi_run_owner_idx'),
         ),
         migrations.AddIndex(
             model_name='run',
@@ -929,10 +918,6 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='run',
             index=models.Index(condition=models.Q(('parent__isnull', False)), fields=['parent'], name='ravi_run_children_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('counted', False)), fields=['id'], name='ravi_run_uncounted'),
         ),
         migrations.AddIndex(
             model_name='run',
@@ -960,7 +945,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='follow',
-            index=models.Index(fields=['owner', '-id'], name='ravi_follow_owner_idx'),
+            index=models.Index(fields=['owner', 'id'], name='ravi_follow_owner_idx'),
         ),
         migrations.AddConstraint(
             model_name='follow',
@@ -996,7 +981,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='source',
-            index=models.Index(fields=['owner', '-id'], name='ravi_source_owner_idx'),
+            index=models.Index(fields=['owner', 'id'], name='ravi_source_owner_idx'),
         ),
         migrations.AddConstraint(
             model_name='source',
@@ -1026,15 +1011,13 @@ class Migration(migrations.Migration):
             model_name='turn',
             index=models.Index(condition=models.Q(('keeps__isnull', False)), fields=['session', '-position'], name='ravi_turn_summary'),
         ),
-        migrations.AddConstraint(
-            model_name='turn',
-            constraint=models.UniqueConstraint(fields=('session', 'position'), name='ravi_turn_position'),
-        ),
-        migrations.AddConstraint(
-            model_name='turn',
-            constraint=models.UniqueConstraint(fields=('run', 'index'), name='ravi_turn_run_index'),
-        ),
         migrations.RunPython(leave_room, migrations.RunPython.noop),
+        migrations.CreateModel(
+            name='AfterLease',
+            fields=[
+                ('run', models.OneToOneField(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='after_lease', serialize=False, to='ravi.run')),
+            ],
+        ),
         migrations.CreateModel(
             name='Feedback',
             fields=[
@@ -1071,7 +1054,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'file',
                 'ordering': ['-id'],
-                'indexes': [models.Index(fields=['owner', '-id'], name='ravi_file_owner'), models.Index(condition=models.Q(('unused_until__isnull', False)), fields=['unused_until'], name='ravi_file_unused')],
+                'indexes': [models.Index(fields=['owner', 'id'], name='ravi_file_owner'), models.Index(condition=models.Q(('unused_until__isnull', False)), fields=['unused_until'], name='ravi_file_unused')],
             },
         ),
     ]

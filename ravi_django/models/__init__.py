@@ -28,6 +28,8 @@ from ravi_django.models.rollup import Rollup as Rollup
 from ravi_django.models.run import (
     ACTIVE as ACTIVE,
     TERMINAL as TERMINAL,
+    UNPUBLISHED as UNPUBLISHED,
+    AfterLease as AfterLease,
     Ask as Ask,
     AskKind as AskKind,
     Feedback as Feedback,
@@ -40,6 +42,7 @@ from ravi_django.models.session import BoardTask as BoardTask, Session as Sessio
 from ravi_django.models.site import (
     Erasure as Erasure,
     OutboxEvent as OutboxEvent,
+    StreamArchive as StreamArchive,
     StreamFrame as StreamFrame,
     SweepState as SweepState,
     Ticket as Ticket,

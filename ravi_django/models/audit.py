@@ -9,7 +9,7 @@ from django.db.models.functions import Coalesce
 from django.db.models.lookups import In
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.models.base import Owned, OwnedQuerySet
+from ravi_django.models.base import HexField, Owned, OwnedQuerySet
 from ravi_django.models.names import word
 
 _BY = Coalesce(KT("detail__revoked_by"), KT("detail__by"))
@@ -24,7 +24,7 @@ class AuditRecord(Owned):
     """One action of a run. `key` is unique for the action: a crash does not write it twice."""
 
     owner = Owned.former_owner()
-    key = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of run, place and event")
+    key = HexField(unique=True, editable=False, help_text="SHA-256 of run, place and event")
     event = models.CharField(max_length=40, help_text=_("run, model or tool"))
     name = models.CharField(max_length=200, blank=True, default="", help_text=_("Model or tool"))
     agent = models.CharField(max_length=302)
@@ -38,7 +38,7 @@ class AuditRecord(Owned):
         ordering = ["-id"]
         verbose_name_plural = "audit log"
         indexes = [
-            models.Index(fields=["owner", "-id"], name="ravi_audit_owner"),
+            models.Index(fields=["owner", "id"], name="ravi_audit_owner"),
             models.Index(fields=["run_id", "id"], name="ravi_audit_run"),
             models.Index(_BY, name="ravi_audit_by", condition=Q(event="request")),
         ]

@@ -38,6 +38,28 @@ def first_id_of(moment: datetime) -> UUID:
     return UUID(int=int(moment.timestamp() * 1000) << 80)
 
 
+class HexField(models.Field):  # type: ignore[type-arg]
+    """A digest: hexadecimal text in Python, half as many bytes in the database. Finds nothing for any other text."""
+
+    def get_internal_type(self) -> str:
+        return "BinaryField"
+
+    def get_prep_value(self, value: Any) -> bytes | None:
+        try:
+            return None if value is None else bytes.fromhex(value)
+        except (TypeError, ValueError):
+            return b""
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        """Raises ValueError for other text: rows of two such texts would be equal."""
+        if value and self.get_prep_value(value) == b"":
+            raise ValueError(f"{self.name} is {value!r}, not a hexadecimal text")
+        return super().get_db_prep_save(value, connection)
+
+    def from_db_value(self, value: Any, *_: Any) -> str | None:
+        return None if value is None else bytes(value).hex()
+
+
 class OwnedQuerySet(models.QuerySet[Any]):
     """Surfaces start every queryset with `.for_user(user)`."""
 

@@ -59,7 +59,7 @@ class RaviFile(Owned):
         ordering = ["-id"]
         verbose_name = "file"
         indexes = [
-            models.Index(fields=["owner", "-id"], name="ravi_file_owner"),
+            models.Index(fields=["owner", "id"], name="ravi_file_owner"),
             models.Index(fields=["unused_until"], condition=Q(unused_until__isnull=False), name="ravi_file_unused"),
         ]
 

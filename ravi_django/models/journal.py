@@ -1,8 +1,13 @@
+from __future__ import annotations
+
+from typing import Any
+
 from django.db import models
 from django.db.models.functions import Now
 
 from ravi_django.kernel import Usage
-from ravi_django.models.base import uuid7
+from ravi_django.models.base import HexField
+from ravi_django.models.fields import DigestsField, KindField, PhaseField, ResultField, TextJSONField
 from ravi_django.models.run import Run
 
 
@@ -15,46 +20,39 @@ class Phase(models.TextChoices):
 class JournalEntry(models.Model):
     """One row of a run's journal: append-only, `seq` without gaps. The lease holder writes it by `journal/fence.py`."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, help_text="Set by the writer: detects a repeated append")
+    pk = models.CompositePrimaryKey("run", "seq")
     # No constraint: the statement that inserts has just updated the run.
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="journal", db_index=False, db_constraint=False)
-    seq = models.BigIntegerField()
-    generation = models.IntegerField(default=0)
-    path = models.CharField(max_length=500, help_text="The place in the agent's code, the same on every replay")
-    attempt = models.IntegerField(default=1)
-    phase = models.CharField(max_length=10, choices=Phase.choices, default=Phase.RESULT)
-    kind = models.CharField(max_length=40, help_text="llm.call, tool.call, run.started, …")
-    name = models.CharField(max_length=200, blank=True, default="", help_text="Logical model name or tool name")
-    request = models.JSONField(null=True)
-    digests = models.JSONField(null=True, help_text="Digests of instructions and tool schemas")
-    result = models.JSONField(null=True)
-    error = models.JSONField(null=True)
-    trace = models.JSONField(
-        null=True, help_text="File, line and function of an exception's last frames; for staff, not exported"
+    # By size, as PostgreSQL aligns them: 8 bytes, 4, 2, and any.
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField()
+    read_upto = models.BigIntegerField(
+        null=True, help_text="The last inbox message seen by then; of a wait, the one that ended it"
     )
+    seq = models.IntegerField()
+    generation = models.IntegerField(default=0)
+    epoch = models.IntegerField(default=0)
     input_tokens = models.IntegerField(null=True)
     cached_tokens = models.IntegerField(null=True)
     output_tokens = models.IntegerField(null=True)
     reasoning_tokens = models.IntegerField(null=True)
+    attempt = models.SmallIntegerField(default=1)
+    phase = PhaseField(choices=Phase.choices, default=Phase.RESULT)
+    kind = KindField(help_text="llm.call, tool.call, run.started, …")
+    path = models.CharField(max_length=500, help_text="The place in the agent's code, the same on every replay")
+    name = models.CharField(max_length=200, blank=True, default="", help_text="Logical model name or tool name")
+    digests = DigestsField(null=True, help_text="Digests of arguments, instructions, tool schemas and a whole result")
     cost = models.DecimalField(max_digits=16, decimal_places=8, null=True, help_text="US dollars; null is unknown")
-    read_upto = models.BigIntegerField(
-        null=True, help_text="The last inbox message seen by then; of a wait, the one that ended it"
+    request = TextJSONField(null=True)
+    result = ResultField(null=True)
+    error = models.JSONField(null=True)
+    trace = models.JSONField(
+        null=True, help_text="File, line and function of an exception's last frames; for staff, not exported"
     )
-    schema = models.SmallIntegerField(default=1, help_text="Version of the payloads' form")
-    epoch = models.BigIntegerField(default=0)
-    started_at = models.DateTimeField()
-    finished_at = models.DateTimeField()
 
     class Meta:
         ordering = ["run", "seq"]
         verbose_name_plural = "journal entries"
-        constraints = [
-            models.UniqueConstraint(
-                fields=["run", "generation", "path", "attempt", "phase"], name="ravi_journal_once_a_path"
-            ),
-            models.UniqueConstraint(fields=["run", "seq"], name="ravi_journal_seq"),
-            models.CheckConstraint(condition=models.Q(phase__in=Phase.values), name="ravi_journal_phase"),
-        ]
 
     def __str__(self) -> str:
         return f"{self.seq} {self.kind} {self.name}"
@@ -90,11 +88,23 @@ class InboxMessage(models.Model):
     def __str__(self) -> str:
         return self.message_id
 
+    @classmethod
+    def of(cls, run: Run, message: dict[str, Any]) -> InboxMessage:
+        """A new row. The body has no id and no correlation where these are the row's and the run's session."""
+        known = {"id": message["id"], "correlation_id": str(run.session_id)}
+        body = {name: value for name, value in message.items() if known.get(name) != value}
+        return cls(run=run, message_id=message["id"], body=body)
+
+    @staticmethod
+    def whole(run: Run, message_id: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        """The message of a row with this id and body."""
+        return {"id": message_id, "correlation_id": str(run.session_id), **(body or {})}
+
 
 class Blob(models.Model):
-    """A body by its hash: a result too big for a row, a prompt or schema, an archived stream."""
+    """A body by its hash: a result too big for a row, a prompt or schema."""
 
-    id = models.CharField(primary_key=True, max_length=64, help_text="SHA-256 of the body")
+    id = HexField(primary_key=True, help_text="SHA-256 of the body")
     body = models.BinaryField()
     encoding = models.CharField(max_length=20, default="json", help_text="json or json+zlib")
     size = models.BigIntegerField(help_text="Bytes, before compression")
@@ -109,4 +119,4 @@ class Blob(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.id[:12]
+        return str(self.id)[:12]

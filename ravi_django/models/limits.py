@@ -25,6 +25,7 @@ class ModelLimit(models.Model):
     paused_by = models.CharField(max_length=254, blank=True, default="", editable=False, help_text="Empty: provider")
     learned_per_min = models.FloatField(null=True, editable=False, help_text="Requests a minute")
     adapted_at = models.DateTimeField(null=True, editable=False, help_text="When the learned rate changed")
+    rises = models.PositiveSmallIntegerField(null=True, editable=False, help_text="Since it was lowered")
     pace = models.FloatField(default=0, db_default=0, editable=False, help_text="Requests a second, of those that ask")
     counted_at = models.DateTimeField(null=True, editable=False)
     next_at = models.DateTimeField(null=True, editable=False, help_text="When the requests so far have been paid back")

@@ -69,9 +69,9 @@ ROW_VALUES = {
     # parts of an agent's spec, and of a call
     *(_("name"), _("description"), _("kind"), _("fallbacks"), _("system instructions"), _("variables")),
     *(_("tool names"), _("sub agents"), _("approval required risk"), _("approvers"), _("initial tool choice")),
-    *(_("public signals"), _("output topic"), _("source signal"), _("follow topics"), _("preferences")),
-    *("every s", _("items per generation"), _("welcome"), _("starter prompts"), _("retention"), _("window")),
-    *(_("max iterations"), _("budget"), _("options"), _("result schema"), _("arguments")),
+    *(_("client tools"), _("public signals"), _("output topic"), _("source signal"), _("follow topics")),
+    *("every s", _("preferences"), _("items per generation"), _("welcome"), _("starter prompts"), _("retention")),
+    *(_("window"), _("max iterations"), _("budget"), _("options"), _("result schema"), _("arguments")),
     # money, see kernel.visible
     *(_("unknown"), _("under $0.000001")),
 }

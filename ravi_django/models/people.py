@@ -92,7 +92,7 @@ class HumanRequest(Owned):
             models.Index(fields=["-id"], condition=Q(status="pending"), name="ravi_request_pending"),
             models.Index(fields=["run"], condition=Q(woke=False), name="ravi_request_silent"),
             models.Index(fields=["to", "-id"], condition=Q(status="pending"), name="ravi_request_to"),
-            models.Index(fields=["owner", "-id"], name="ravi_request_owner"),
+            models.Index(fields=["owner", "id"], name="ravi_request_owner"),
             models.Index(
                 fields=["escalates_at"],
                 condition=Q(status="pending", escalates_at__isnull=False),

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.messages import StreamEvent
 from ravi_django.kernel.supervision import Priority
-from ravi_django.models.base import Owned, OwnedQuerySet, uuid7
+from ravi_django.models.base import HexField, Owned, OwnedQuerySet, uuid7
 from ravi_django.models.limits import ModelLimit
 from ravi_django.models.session import Session
 
@@ -31,6 +31,7 @@ class Status(models.TextChoices):
 
 ACTIVE = [Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.BLOCKED]
 TERMINAL = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
+UNPUBLISHED = Q(published_at=None, parent=None, finished_at__isnull=False)  # the end of a stream that may not be out
 
 
 class RunQuerySet(OwnedQuerySet):
@@ -61,10 +62,8 @@ class Run(Owned):
         null=True, blank=True, help_text="For an agent in the database: the version of its spec that this run uses"
     )
 
-    idempotency_scope = models.CharField(  # noqa: DJ001 - unique among those that have one
-        max_length=64, null=True, editable=False, help_text="Hash of user, agent and key"
-    )
-    request_digest = models.CharField(max_length=64, blank=True, default="", editable=False)
+    idempotency_scope = HexField(null=True, editable=False, help_text="Hash of user, agent and key")
+    request_digest = HexField(blank=True, default="", editable=False)
     result_schema = models.TextField(  # text: its properties keep their order
         blank=True, default="", db_default="", editable=False, help_text="JSON Schema of the output, from the request"
     )
@@ -76,7 +75,7 @@ class Run(Owned):
     # --- the lease
     lease_owner = models.CharField(max_length=100, blank=True, default="")
     lease_expires_at = models.DateTimeField(null=True, blank=True)
-    lease_epoch = models.BigIntegerField(default=0, help_text="The fence: rises with every claim")
+    lease_epoch = models.IntegerField(default=0, help_text="The fence: rises with every claim")
     wake_at = models.DateTimeField(null=True, blank=True, help_text="Not claimable before")
     claim_at = models.DateTimeField(
         db_default=Now(),
@@ -97,7 +96,7 @@ class Run(Owned):
         db_default="",
         help_text="The release whose workers may claim it before `wake_at`",
     )
-    wake_seq = models.BigIntegerField(
+    wake_seq = models.IntegerField(
         default=0, db_default=0, help_text="Rises with every wake-up: a run does not suspend if it has changed"
     )
     awaits_slot = models.BooleanField(
@@ -115,8 +114,7 @@ class Run(Owned):
     permits = models.SmallIntegerField(default=0, db_default=0, help_text="Model calls that it may make at once")
 
     # --- the rollups, see `live/rollups/`
-    counted = models.BooleanField(default=True, db_default=True, help_text="Nothing is left to count")
-    counted_seq = models.BigIntegerField(default=0, db_default=0, help_text="Rows up to here are counted")
+    counted_seq = models.IntegerField(default=0, db_default=0, help_text="Rows up to here are counted")
     work_s = models.FloatField(default=0, db_default=0, help_text="Seconds at work: with a lease, up to there")
 
     # --- the journal and its sums
@@ -132,10 +130,11 @@ class Run(Owned):
     )
     turn_from = models.IntegerField(default=0, db_default=0, help_text="The first history turn of this generation")
     forked_from = models.UUIDField(null=True, blank=True, help_text="The run whose journal was copied")
-    fork_seq = models.BigIntegerField(
+    fork_seq = models.IntegerField(
         default=0, db_default=0, help_text="Rows up to here were copied from the run it was forked from"
     )
-    next_seq = models.BigIntegerField(default=1)
+    next_seq = models.IntegerField(default=1)
+    schema = models.SmallIntegerField(default=1, db_default=1, help_text="Version of the form of its journal's rows")
     next_turn = models.IntegerField(default=0, help_text="Number of history turns of this run")
     input_tokens = models.BigIntegerField(default=0)
     cached_tokens = models.BigIntegerField(default=0)
@@ -148,11 +147,8 @@ class Run(Owned):
     )
 
     # --- the stream of the tree (on its root)
-    event_mark = models.BigIntegerField(default=1000, help_text="Event numbers up to here may have been used")
+    event_mark = models.IntegerField(default=1000, help_text="Event numbers up to here may have been used")
     published_at = models.DateTimeField(null=True, blank=True, help_text="When the end of the stream was published")
-    archive = models.ForeignKey(  # no constraint: each deleted blob would be looked up in all runs
-        "ravi.Blob", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False, db_constraint=False
-    )
 
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -188,16 +184,12 @@ class Run(Owned):
                 condition=Q(status="pending", awaits_slot=False),
                 name="ravi_run_ready",
             ),
-            models.Index(  # counts the open runs of an owner; those without an owner have the key ""
+            models.Index(  # counts the open runs of a tenant or of an owner in it; without an owner the key is ""
+                "tenant",
                 Coalesce(Cast("owner", models.TextField()), Value("")),
                 "priority",
                 condition=Q(status__in=["pending", "running"]),
-                name="ravi_run_open_owner",
-            ),
-            models.Index(
-                fields=["tenant", "priority"],
-                condition=Q(status__in=["pending", "running"]),
-                name="ravi_run_open_tenant",
+                name="ravi_run_open",
             ),
             models.Index(fields=["lease_expires_at"], condition=Q(status="running"), name="ravi_run_leased"),
             models.Index(fields=["wake_at"], condition=Q(status="suspended"), name="ravi_run_timers"),
@@ -205,11 +197,6 @@ class Run(Owned):
                 fields=["model_limit"],
                 condition=Q(status="suspended", model_limit__isnull=False),
                 name="ravi_run_awaiting_model",
-            ),
-            models.Index(
-                fields=["finished_at"],
-                condition=Q(published_at__isnull=True, parent__isnull=True, finished_at__isnull=False),
-                name="ravi_run_unpublished",
             ),
             models.Index(fields=["session", "agent"], condition=Q(status="queued"), name="ravi_run_queued"),
             models.Index(fields=["owner"], condition=Q(status="queued"), name="ravi_run_queued_owner"),
@@ -219,11 +206,10 @@ class Run(Owned):
                 condition=Q(status="suspended", parent__isnull=True),
                 name="ravi_run_waiting_agent",
             ),
-            models.Index(fields=["owner", "-id"], name="ravi_run_owner_idx"),
+            models.Index(fields=["owner", "-id"], condition=Q(owner__isnull=False), name="ravi_run_owner_idx"),
             models.Index(fields=["session", "id"], name="ravi_run_session_idx"),
             models.Index(fields=["root"], condition=Q(root__isnull=False), name="ravi_run_tree_idx"),
             models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="ravi_run_children_idx"),
-            models.Index(fields=["id"], condition=Q(counted=False), name="ravi_run_uncounted"),
             models.Index(fields=["id"], condition=Q(status="blocked"), name="ravi_run_blocked"),
             models.Index(fields=["forked_from"], condition=Q(forked_from__isnull=False), name="ravi_run_forks"),
         ]
@@ -284,7 +270,28 @@ class Run(Owned):
 
     @property
     def is_terminal(self) -> bool:
+        """Whether it has ended: completed, failed or cancelled."""
         return self.status in TERMINAL
+
+    @property
+    def is_unpublished(self) -> bool:
+        """UNPUBLISHED of one row."""
+        return self.parent_id is None and self.finished_at is not None and self.published_at is None
+
+
+class AfterLease(models.Model):
+    """Marks a run of which something is left to do after its lease: its rows are not counted yet, or the end of its
+    stream is not published. A table of its own: such a mark on the run would write to each index of the run again.
+
+    A claim writes it, and so does an end without a lease. The key has no constraint: its writers lock the run's row.
+    """
+
+    run = models.OneToOneField(
+        Run, primary_key=True, on_delete=models.CASCADE, related_name="after_lease", db_constraint=False
+    )
+
+    def __str__(self) -> str:
+        return str(self.run_id)
 
 
 class Feedback(models.Model):

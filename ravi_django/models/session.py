@@ -4,10 +4,11 @@ from typing import Any, Self
 
 from django.db import models
 from django.db.models import Q
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Now
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.models.base import Owned, OwnedQuerySet, uuid7
+from ravi_django.models.fields import RoleField
 
 NAMELESS = {"name": "", "owner_key": ""}  # both together: the name of two deleted users is no name of one nobody
 
@@ -66,7 +67,7 @@ class Session(Owned):
             ),
         ]
         indexes = [
-            models.Index(fields=["owner", "-id"], name="ravi_session_owner_idx"),
+            models.Index(fields=["owner", "id"], condition=Q(owner__isnull=False), name="ravi_session_owner_idx"),
             models.Index(
                 fields=["parent_session"], condition=Q(parent_session__isnull=False), name="ravi_session_children"
             ),
@@ -89,54 +90,74 @@ def blocks_of(kind: str, request: Any, result: Any) -> list[dict[str, Any]]:
     return [{"type": "tool_result", "call_id": request["call_id"], "content": result["content"], "is_error": is_error}]
 
 
-class Turn(models.Model):
-    """One message of a conversation's history. Immutable; written in the transaction of its journal row."""
+BLOCKS = ("content", "entry__kind", "entry__request", "entry__result")  # what `row_blocks` needs of a turn
 
+
+def row_blocks(row: Any) -> Any:
+    """The content blocks of a row of `values_list`."""
+    held = row.entry__kind, row.entry__request, row.entry__result
+    return row.content if row.entry__kind is None else blocks_of(*held)
+
+
+def by_agent(*agents: str) -> Q:
+    """The turns of these agents."""
+    return Q(agent__in=agents) | Q(agent=None, run__agent__in=agents)
+
+
+class TurnQuerySet(models.QuerySet["Turn"]):
+    def whole(self) -> Self:
+        """With `entry`, and the agent as `by`."""
+        return self.select_related("entry").annotate(by=Coalesce("agent", "run__agent"))
+
+
+class Turn(models.Model):
+    """One message of a conversation's history. Immutable; written in the transaction of its journal row.
+
+    In a turn of a live journal the agent and the blocks are null: the run has the agent, the entry the blocks. A
+    handoff and the deletion of the entry write them into the turn. The columns are ordered by their width, so that none
+    is padded.
+    """
+
+    pk = models.CompositePrimaryKey("session", "position")
     # No constraints: the statement that inserts has just updated session and run.
     session = models.ForeignKey(
         Session, on_delete=models.CASCADE, related_name="turns", db_index=False, db_constraint=False
     )
-    agent = models.CharField(max_length=302)
-    position = models.BigIntegerField(help_text="Rising in the session; assigned under the session's lock")
-    run = models.ForeignKey(
-        "ravi.Run",
-        null=True,
-        on_delete=models.SET_NULL,
-        related_name="turns",
-        db_index=False,
-        db_constraint=False,
+    run = models.ForeignKey(  # a deletion of the run clears it, by the index of the session
+        "ravi.Run", null=True, on_delete=models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
     )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    position = models.IntegerField(help_text="Rising in the session; assigned under the session's lock")
     index = models.IntegerField(null=True, help_text="Rising in the run, so that a replayed store is a no-op")
-    role = models.CharField(max_length=10)
-    content = models.JSONField(null=True, help_text="Content blocks; null where `entry` holds them")
-    # No constraint: who deletes the entry copies its blocks first.
-    entry = models.ForeignKey(
-        "ravi.JournalEntry",
-        null=True,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_index=False,
-        db_constraint=False,
-        help_text="The model or tool call of the same run that holds the blocks",
-    )
-    name = models.CharField(max_length=100, blank=True, default="")
+    entry_seq = models.IntegerField(null=True, help_text="The model or tool call of the run that holds the blocks")
     keeps = models.IntegerField(
         null=True, blank=True, help_text="In a summary: the number of turns directly before it that it keeps"
     )
+    seen = models.IntegerField(
+        null=True, blank=True, help_text="In a summary: the position up to which its run has read other agents' turns"
+    )
+    role = RoleField()
     shared = models.BooleanField(
         default=False, help_text="All agents of the session read it: words of its person, or an agent's answer to them"
     )
-    seen = models.BigIntegerField(
-        null=True, blank=True, help_text="In a summary: the position up to which its run has read other agents' turns"
+    agent = models.CharField(max_length=302, null=True, help_text="Null: the run's agent")  # noqa: DJ001
+    name = models.CharField(max_length=100, blank=True, default="")
+    content = models.JSONField(null=True, help_text="Content blocks; null where a row of the journal holds them")
+    entry: models.ForeignObject[Any, Any] = models.ForeignObject(
+        "ravi.JournalEntry",
+        null=True,
+        on_delete=models.DO_NOTHING,
+        from_fields=["run", "entry_seq"],
+        to_fields=["run", "seq"],
+        related_name="+",
+        serialize=False,
     )
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    by: str  # the agent, if the turn was read `whole`
+    objects = TurnQuerySet.as_manager()
 
     class Meta:
-        ordering = ["session", "position"]
-        constraints = [
-            models.UniqueConstraint(fields=["session", "position"], name="ravi_turn_position"),
-            models.UniqueConstraint(fields=["run", "index"], name="ravi_turn_run_index"),
-        ]
+        ordering = ["session_id", "position"]
         indexes = [
             # Only summaries: finds the last one of a conversation.
             models.Index(

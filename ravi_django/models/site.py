@@ -6,7 +6,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.models.base import uuid7
+from ravi_django.models.base import HexField, uuid7
 
 
 class WorkerProcess(models.Model):
@@ -44,7 +44,7 @@ class Ticket(models.Model):
     """Lets a program without cookies open one websocket, or the event stream of one run. Only the hash is stored. A
     socket deletes the row. A stream sets `run`, and `expires_at` anew while it is open."""
 
-    id = models.CharField(primary_key=True, max_length=64, help_text="SHA-256 of the ticket")
+    id = HexField(primary_key=True, help_text="SHA-256 of the ticket")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     credential = models.JSONField(
         null=True, help_text="Encrypted: the credential that requested it; what it opens ends with it"
@@ -54,7 +54,7 @@ class Ticket(models.Model):
     ends_at = models.DateTimeField(help_text="No stream renews it for longer")
 
     def __str__(self) -> str:
-        return self.id[:8]
+        return str(self.id)[:8]
 
 
 class StreamFrame(models.Model):
@@ -73,6 +73,22 @@ class StreamFrame(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tree_id} {self.seq}"
+
+
+class StreamArchive(models.Model):
+    """The frames of a tree that has ended, with merged tokens. Not on the root's row: its later updates would copy it.
+
+    The key has no constraint: the writer locks the root's row first.
+    """
+
+    tree = models.OneToOneField(
+        "ravi.Run", primary_key=True, on_delete=models.CASCADE, related_name="+", db_constraint=False
+    )
+    body = models.BinaryField(help_text="JSON, compressed")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return str(self.tree_id)
 
 
 class OutboxEvent(models.Model):

@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext, gettext_lazy as _
 
-from ravi_django.models.base import Owned, OwnedQuerySet
+from ravi_django.models.base import HexField, Owned, OwnedQuerySet
 from ravi_django.models.run import Run
 from ravi_django.models.session import Session
 
@@ -57,7 +57,7 @@ class Follow(Owned):
         constraints = [models.UniqueConstraint(fields=["follower", "topic"], name="ravi_follow_once")]
         indexes = [
             models.Index(fields=["topic", "tenant", "id"], name="ravi_follow_topic"),
-            models.Index(fields=["owner", "-id"], name="ravi_follow_owner_idx"),
+            models.Index(fields=["owner", "id"], name="ravi_follow_owner_idx"),
         ]
 
     def __str__(self) -> str:
@@ -71,10 +71,8 @@ class Publication(Owned):
     owner = Owned.former_owner()
     topic = models.CharField(max_length=302)
     message_id = models.CharField(max_length=200, help_text=_("The publisher's. A repeated id is the same publication"))
-    scope = models.CharField(
-        max_length=64, unique=True, editable=False, help_text="Hash of topic, tenant, publisher and message id"
-    )
-    digest = models.CharField(max_length=64, editable=False, help_text="Hash of the publication")
+    scope = HexField(unique=True, editable=False, help_text="Hash of topic, tenant, publisher and message id")
+    digest = HexField(editable=False, help_text="Hash of the publication")
     body = models.JSONField(help_text="The kernel Message")
     run = models.ForeignKey(
         Run, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_constraint=False, db_index=False
@@ -94,8 +92,8 @@ class Publication(Owned):
         permissions = [("emit_topic", "Can emit to every topic")]
         indexes = [
             models.Index(fields=["id"], condition=Q(done_at__isnull=True), name="ravi_publication_open"),
-            models.Index(fields=["topic", "tenant", "-id"], name="ravi_publication_topic"),
-            models.Index(fields=["owner", "-id"], name="ravi_publication_owner_idx"),
+            models.Index(fields=["topic", "tenant", "id"], name="ravi_publication_topic"),
+            models.Index(fields=["owner", "id"], name="ravi_publication_owner_idx"),
             models.Index(fields=["run"], condition=Q(run__isnull=False), name="ravi_publication_run_idx"),
         ]
 

@@ -61,7 +61,7 @@ class Source(Owned):
                 condition=Q(enabled=True, kind__in=["feed", "adapter"]),
                 name="ravi_source_due",
             ),
-            models.Index(fields=["owner", "-id"], name="ravi_source_owner_idx"),
+            models.Index(fields=["owner", "id"], name="ravi_source_owner_idx"),
         ]
 
     def __str__(self) -> str:

@@ -1,4 +1,6 @@
-"""Requests to people: questions, approvals, who may answer, answers, escalation and mail. Guide: docs/approvals.md.
+"""Requests to people: questions, approvals, who may answer, answers, escalation and mail.
+
+Guide: docs/howto/approvals.md.
 
 A site answers, cancels and reassigns requests, and revokes sticky decisions, with the names in `__all__`.
 

@@ -143,7 +143,7 @@ def suggestion(lease: Lease) -> tuple[str, dict[str, Any], dict[str, Any]]:
     text = (
         f"The budget of {root.agent} is used up: {detail}. "
         f"Its run {lease.run_id} ({lease.run.agent}) wants to continue. "
-        f"Used by: {'; '.join(by)}. Approve these limits or others, or deny."
+        f"Used by: {'; '.join(by)}. Approve these limits or others, or reject."
     )
     return text, arguments, _schema({name: spent for name, (_, spent) in known.items()})
 

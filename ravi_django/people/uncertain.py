@@ -145,7 +145,8 @@ def end_late(run: Run, entry: Entry, worker: str, content: list[Any] | None) -> 
             if content is not None:
                 record_late(held, call, entry.name, answer)
             return
-        if content is not None and request is None:
+        late = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, path=late_path(entry))
+        if content is not None and request is None and not late.exists():  # by a try whose commit was not confirmed
             result = {**answer, **hidden.of_call(entry.request)}
             write_outside(held, Entry("effect.checked", late_path(entry), entry.name, result=result))
         if request is None or content is None:  # else the answer wakes the run

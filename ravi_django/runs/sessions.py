@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError
+from django.db import Error, IntegrityError
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce
 
@@ -45,7 +46,7 @@ def create_run(run: Run, message: dict[str, Any], session: Session | None = None
         elif is_locked:
             _note_agent(run)
         claim_order.stamp(run).save(force_insert=True)
-        InboxMessage.objects.create(run=run, message_id=message["id"], body=message)
+        InboxMessage.of(run, message).save(force_insert=True)
         outbox.write(outbox.of_submit(run, message))
         run.refresh_from_db(fields=["created_at", "claim_at"])
     return run
@@ -72,7 +73,10 @@ def _insert_run(run: Run, message: dict[str, Any], session: Session | None, *, i
     """One statement. A run that another submit has written already is not an error of it: that would break the caller's
     transaction."""
     columns, values, params = postgres.insertable(clock.stamp(run))
-    params |= claim_order.parameters() | {"message_id": message["id"], "body": encode(message).decode()}
+    params |= claim_order.parameters() | {
+        "message_id": message["id"],
+        "body": encode(InboxMessage.of(run, message).body).decode(),
+    }
     if session is None and not is_locked:
         params["session"] = str(run.session_id)
         beside = "SELECT created_at, updated_at FROM ravi_session WHERE id = %(session)s::uuid"
@@ -198,8 +202,8 @@ def steer(run: Run, message: dict[str, Any]) -> Run | None:
                 raise IdempotencyMismatchError(f"this idempotency key belongs to another message to run {first.run_id}")
             return first.run
         if running is not None:
-            body = {**message, "metadata": {**message["metadata"], STEERS: True}}
-            InboxMessage.objects.create(run=running, message_id=message["id"], body=body)
+            body = {**message, "metadata": {**message.get("metadata", {}), STEERS: True}}
+            InboxMessage.of(running, body).save(force_insert=True)
             touch([running.id])
         return running
 
@@ -246,8 +250,16 @@ def at_work(runs: QuerySet[Run]) -> QuerySet[Run]:
 def _next_queued(run: Run) -> UUID | None:
     """The oldest queued root run of this agent in the session. By the clock of the database: ids are of the clocks of
     web processes."""
+    if postgres.in_use():
+        rows = postgres.execute(_NEXT, {"session": str(run.session_id), "agent": run.agent, "now": postgres.present()})
+        return rows[0][0] if rows else None
     queued = _due().filter(session_id=run.session_id, agent=run.agent)
     return queued.order_by("created_at", "id").values_list("id", flat=True).first()
+
+
+_NEXT = f"""
+SELECT id FROM ravi_run WHERE session_id = %(session)s::uuid AND agent = %(agent)s::text AND parent_id IS NULL
+  AND status = 'queued' AND (wake_at IS NULL OR wake_at <= {NOW}) ORDER BY created_at, id LIMIT 1"""  # noqa: S608
 
 
 def promote(run: Run) -> list[UUID]:
@@ -260,6 +272,16 @@ def promote(run: Run) -> list[UUID]:
         return []
     Run.objects.filter(id=next_id, status=Status.QUEUED).update(**ready())
     return [next_id]
+
+
+def promote_soon(run: Run) -> list[UUID]:
+    """`promote` after the commit of an end that has written turns: these lock the session, so each run that was queued
+    behind this one is visible now. If this fails, the sweep promotes it."""
+    with suppress(Error):
+        if _next_queued(run) is not None:
+            with transaction.atomic():
+                return promote(run)
+    return []
 
 
 def orphans(limit: int) -> list[Run]:

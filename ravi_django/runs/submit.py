@@ -53,7 +53,8 @@ def submit_once(
 
     `send` replaces the hint on commit. `run_id` makes the call safe to repeat. `find` returns the agent or raises: REST
     and sockets check the user's rights there. `message_body` is for a message to `session`: the idempotency key is then
-    scoped to (user, session), and a repeat must have that body. `on_busy` does not interrupt here.
+    scoped to (user, session), and a repeat must have that body. `on_busy` does not interrupt here. `client_tools` are
+    as `checked_tools` returns them.
     """
     agent_id = checks.address_of(agent)
     found_agent = find(agent_id) if idempotency_key is None else None  # a repeat gets its first run even so
@@ -72,6 +73,7 @@ def submit_once(
         deadline=checks.moment_of("deadline", deadline),
         metadata=checks.metadata_of(metadata),
         result_schema=results.schema_of(wanted),
+        client_tools=client_tools or None,
     )
     if (wake_at := checks.start_of(start_at)) is not None:
         run.status, run.wake_at, on_busy = Status.QUEUED, wake_at, "enqueue"
@@ -87,7 +89,8 @@ def submit_once(
     found_agent = found_agent or find(agent_id)
     found_agent.check_variables(run.metadata)
     run.agent_version = found_agent.version
-    run.client_tools = client_tools if client_tools and getattr(found_agent.in_code, "client_tools", False) else None
+    if not found_agent.client_tools:
+        run.client_tools = None
     agent_models.check_priced(found_agent, run.budget)
     run.session = conversation or Session(owner=run.owner, tenant=run.tenant)
     if is_new := run.session._state.adding:  # also one that the caller has made
@@ -140,7 +143,7 @@ def _boot(run: Run, message: Message) -> dict[str, Any]:
     """The message as the run's inbox stores it."""
     if not message.correlation_id:
         message = message.model_copy(update={"correlation_id": str(run.session_id)})
-    return message.model_dump(mode="json")
+    return message.to_json()
 
 
 def _request_digest(run: Run, message: Message, session: Any, start_at: Any) -> str:
@@ -153,6 +156,7 @@ def _request_digest(run: Run, message: Message, session: Any, start_at: Any) -> 
         "metadata": run.metadata,
         **({} if start_at is None else {"start_at": str(start_at)}),
         **({"result_schema": run.result_schema} if run.result_schema else {}),
+        **({"client_tools": run.client_tools} if run.client_tools else {}),
     }
     return digest_of(body)
 

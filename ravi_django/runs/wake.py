@@ -18,8 +18,11 @@ from ravi_django.models import Run, Status
 T = TypeVar("T")
 
 RELEASED: dict[str, Any] = {
-    **{"lease_owner": "", "lease_expires_at": None, "for_release": "", "counted": False},
-    **{"model_limit": None, "permits": 0},
+    "lease_owner": "",
+    "lease_expires_at": None,
+    "for_release": "",
+    "model_limit": None,
+    "permits": 0,
 }
 
 

@@ -239,12 +239,15 @@ def run_known(user: Any, agent: AgentId, key: str | None) -> Run | None:
     return Run.objects.select_related("session").filter(idempotency_scope=scope).first() if scope else None
 
 
-def blocks_known(user: Any, agent: AgentId, key: str) -> list[dict[str, Any]] | None:
-    """The content of the first message of the user's run of the agent with this idempotency key. None: no such run."""
+def input_known(user: Any, agent: AgentId, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None] | None:
+    """The content of the first message and the client's tools of the user's run of the agent with this idempotency key.
+    None: no such run."""
     scope = checks.scope_of(checks.owner_of(user), agent, key)
-    bodies = InboxMessage.objects.filter(run__idempotency_scope=scope).order_by("id").values_list("body", flat=True)
-    body = bodies.first()
-    return None if body is None else list(body["payload"]["message"]["content"])
+    messages = InboxMessage.objects.filter(run__idempotency_scope=scope).order_by("id")
+    if (first := messages.values_list("body", "run__client_tools").first()) is None:
+        return None
+    body, tools = first
+    return list(body["payload"]["message"]["content"]), tools
 
 
 def submit(

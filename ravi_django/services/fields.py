@@ -15,6 +15,7 @@ from rest_framework import ISO_8601, serializers
 from rest_framework.exceptions import ErrorDetail
 
 from ravi_django import access
+from ravi_django.agents.tools.client_tool import MAX_TOOLS, NAME, checked_tools
 from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority, TopicId
 from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.content import FROM_CLIENTS
@@ -205,6 +206,33 @@ class BudgetField(serializers.Field[Any, Any, Any, Any]):
             places = [".".join(map(str, problem["loc"])) for problem in problems]
             errors = [f"{path}: {one['msg']}".removeprefix(": ") for path, one in zip(places, problems, strict=True)]
             raise serializers.ValidationError(errors) from None
+
+
+@extend_schema_field(
+    {
+        "type": "array",
+        "maxItems": MAX_TOOLS,
+        "items": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": {"type": "string", "pattern": f"^{NAME}$"},
+                "description": {"type": "string", "nullable": True},
+                "parameters": {
+                    **_OBJECT,
+                    "properties": {"type": {"type": "string", "enum": ["object"]}},
+                    "nullable": True,
+                    "description": "JSON Schema",
+                },
+            },
+            "additionalProperties": {},
+        },
+        "description": "The page's tools, together at most 32 KiB, for an agent that takes them",
+    }
+)
+class ClientToolsField(ValueField):
+    def to_internal_value(self, data: Any) -> Any:
+        return checked_tools(data, "client_tools")
 
 
 class PriorityField(serializers.ChoiceField):

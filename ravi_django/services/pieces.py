@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ravi_django.engine.db.threads import readers
+from ravi_django.live.streams import frames as framing
 from ravi_django.live.streams.buffer import POLL_S
 from ravi_django.live.streams.reading import follow, with_pauses
 from ravi_django.models import Run, Status
@@ -36,6 +37,16 @@ class Call:
     message: str  # the message that the call is part of
     tool: str
     arguments: dict[str, Any] | None  # None: hidden from the owner
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A part of the JSON of a call's arguments, while the model writes them; the Call follows."""
+
+    id: str  # of the call
+    message: str
+    tool: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,7 @@ class Begun:
     call: str  # the id of the call that has started it, if that is known
 
 
-Piece: TypeAlias = Text | Call | Result | Task | State | Child | Asked | Ended
+Piece: TypeAlias = Text | Arguments | Call | Result | Task | State | Child | Asked | Ended
 
 
 @dataclass(slots=True)
@@ -134,6 +145,7 @@ class _Reader:
 
     tree: str  # the run's id
     texts: dict[str, _CallText] = field(default_factory=dict)  # by model call
+    arguments: dict[str, _CallText] = field(default_factory=dict)  # that the model writes, by call of a tool
     last: str = ""  # the text that was said last
     reason: str = "stop"  # why the model's last answer ended
     calls: dict[str, None] = field(default_factory=dict)  # ids of calls without a result
@@ -149,16 +161,25 @@ class _Reader:
                 yield Task(frame["task"])
             case _ if frame["run"] != self.tree:  # a child's words are not the answer
                 yield from self._of_child(frame)
-            case "text.delta":
-                yield from self._new_text(frame, frame["text"])
-            case "reasoning.delta":
-                yield Text(self._id(frame["call"]), frame["text"], is_reasoning=True)
+            case "text.delta" | "reasoning.delta" | framing.ARGUMENTS:
+                yield from self._of_delta(frame)
             case "state":
                 yield State(frame["state"])
             case "completion":
                 yield from self._completed(frame)
             case "progress":
                 yield from self._of_step(frame["step"], frame["content"])
+
+    def _of_delta(self, frame: dict[str, Any]) -> Iterator[Piece]:
+        if frame["type"] == "text.delta":
+            yield from self._new_text(frame, frame["text"])
+        elif frame["type"] == "reasoning.delta":
+            yield Text(self._id(frame["call"]), frame["text"], is_reasoning=True)
+        else:
+            written = self.arguments.setdefault(frame["call_id"], _CallText(frame["call_id"]))
+            new = written.add(frame["text"], frame["attempt"])
+            if new and not written.restarts:  # what was sent cannot be taken back: the Call has the arguments
+                yield Arguments(frame["call_id"], self._message(frame["call"]), frame["tool"], new)
 
     def _of_step(self, step: str, content: Any) -> Iterator[Piece]:
         if step == "tool_result":
@@ -200,6 +221,9 @@ class _Reader:
     def _id(self, call: str) -> str:
         return f"{self.tree}/{call}"
 
+    def _message(self, call: str) -> str:
+        return self.texts[call].message if call in self.texts else self._id(call)
+
     def _new_text(self, frame: dict[str, Any], text: str) -> Iterator[Piece]:
         call_text = self.texts.setdefault(frame["call"], _CallText(self._id(frame["call"])))
         new = call_text.add(text, frame["attempt"]) if "attempt" in frame else call_text.whole(text)
@@ -215,9 +239,8 @@ class _Reader:
             yield from self._new_text(frame, text)
         for block in content:
             if block["type"] == "tool_use":
-                message = self.texts[frame["call"]].message if frame["call"] in self.texts else self._id(frame["call"])
                 self.calls[block["call_id"]] = None
-                yield Call(block["call_id"], message, block["tool_name"], block["arguments"])
+                yield Call(block["call_id"], self._message(frame["call"]), block["tool_name"], block["arguments"])
 
 
 async def pieces(exchange: Exchange, every_s: float = POLL_S) -> AsyncGenerator[Piece]:

@@ -14,11 +14,10 @@ from collections.abc import Iterable
 from typing import Any, Self
 from uuid import UUID
 
-from pydantic_core import to_json
-
 from ravi_django import access, limits
 from ravi_django.engine.db import clock
 from ravi_django.kernel import AgentId
+from ravi_django.kernel.json_values import canonical_json
 from ravi_django.live.streams import hidden
 from ravi_django.models import TERMINAL, Run, Status
 from ravi_django.people import site_rules
@@ -40,11 +39,9 @@ class Repeats:
 
     @classmethod
     def of(cls, user: Any, agent: AgentId, session: Any, messages: Iterable[Any]) -> Self:
-        digest = hashlib.sha256(
-            to_json([user.pk, site_rules.tenant_for(user), str(agent), session], serialize_unknown=True)
-        )
+        digest = hashlib.sha256(canonical_json([user.pk, site_rules.tenant_for(user), str(agent), session]))
         for message in messages:  # one at a time: a conversation may have megabytes
-            digest.update(to_json(message))
+            digest.update(canonical_json(message))
         return cls(f"ravi:repeat:{digest.hexdigest()}")
 
     def exchange(self, user: Any, agent: AgentId) -> Exchange | None:

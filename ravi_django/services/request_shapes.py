@@ -23,7 +23,7 @@ from ravi_django.services.fields import (
     ValueField,
 )
 
-NOT_SHOWN = ("metadata", "budget", "output", "error", "waiting_on")  # columns of the run, which may be large
+NOT_SHOWN = ("metadata", "budget", "output", "error", "waiting_on", "state", "client_tools")  # of the run; may be large
 ANSWER_FIELDS = ("action", "text", "values", "arguments", "outcome", "result", "sticky", "reason", "by", "instead_of")
 
 

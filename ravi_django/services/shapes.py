@@ -22,6 +22,7 @@ from ravi_django.runs.teams import board
 from ravi_django.services.fields import (
     AgentField,
     BudgetField,
+    ClientToolsField,
     ConversationField,
     IdField,
     InputField,
@@ -109,7 +110,8 @@ class RunRowSerializer(RunSerializer):
 
     @classmethod
     def read(cls, rows: Any) -> Any:
-        return rows.defer("output", "result_schema").annotate(beginning=Left("output", cls.BEGINNING))
+        rows = rows.defer("output", "result_schema", "state", "client_tools")
+        return rows.annotate(beginning=Left("output", cls.BEGINNING))
 
 
 class RunDetailSerializer(RunSerializer):
@@ -174,6 +176,7 @@ class RunRequestSerializer(StrictSerializer):
     start_at = TimeField(required=False, allow_null=True, help_text="Queued until then; at once if it has passed")
     metadata = ObjectField(required=False, allow_null=True)
     on_busy = OnBusyField()
+    client_tools = ClientToolsField(required=False, allow_null=True)
 
 
 class CancelSerializer(StrictSerializer):

@@ -27,7 +27,7 @@ from ravi_django.people import site_rules
 from ravi_django.runs import checks, sessions
 from ravi_django.runs.lifecycle.endings import cancel
 from ravi_django.runs.lifecycle.fork import fork_once
-from ravi_django.services.exchanges import Exchange, Input, begin, blocks_known
+from ravi_django.services.exchanges import Exchange, Input, begin, input_known
 
 MOST_HANDOFFS = 1000  # of a conversation that are followed
 
@@ -53,11 +53,11 @@ def present_agent(session: Session | None, agent: AgentId) -> AgentId:
 
 def of_call(
     user: Any, session: Session | None, agent: AgentId, key: str | None
-) -> tuple[AgentId, list[dict[str, Any]] | None]:
-    """The agent that a call is for, and the content of the message by which an equal call began its run."""
+) -> tuple[AgentId, tuple[list[dict[str, Any]], list[dict[str, Any]] | None] | None]:
+    """The agent that a call is for, and the content and the tools with which an equal call began its run."""
     present = present_agent(session, agent)
     for one in dict.fromkeys((agent, present)) if key else ():
-        if (known := blocks_known(user, one, str(key))) is not None:
+        if (known := input_known(user, one, str(key))) is not None:
             return one, known
     return present, None
 

@@ -23,6 +23,7 @@ class FakeClock:
         self._before: clock.Clock | None = None
 
     def fixed(self) -> datetime:
+        """The present time of this clock."""
         return self.now
 
     def advance(self, seconds: float | timedelta) -> datetime:

@@ -15,7 +15,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 from uuid import UUID
 
-from django.db.models import BooleanField, Case, ExpressionWrapper, F, JSONField, Q, TextField, When
+from django.db.models import BooleanField, Case, ExpressionWrapper, F, Q, TextField, When
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 from django.utils.html import format_html, format_html_join
@@ -28,7 +28,9 @@ from ravi_django.kernel import ChatMessage
 from ravi_django.kernel.visible import visible
 from ravi_django.live.streams import hidden
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Turn
+from ravi_django.models.fields import KINDS, TextJSONField
 from ravi_django.models.run import RunQuerySet
+from ravi_django.models.session import by_agent
 from ravi_django.pages import formats
 from ravi_django.services.shapes import EntrySerializer
 
@@ -70,7 +72,7 @@ class Row:
 def runs_of(run: Run, visible_runs: RunQuerySet) -> list[Run]:
     """The run's whole tree as far as the user may see it, oldest first. One query."""
     rows = visible_runs.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id))
-    return list(rows.defer("output", "metadata", "budget", "result_schema").order_by("id"))
+    return list(rows.defer("output", "metadata", "budget", "result_schema", "state", "client_tools").order_by("id"))
 
 
 def is_cut(runs: list[Run]) -> bool:
@@ -81,7 +83,7 @@ def is_cut(runs: list[Run]) -> bool:
 def rows_of(runs: list[Run], searched: Iterable[tuple[UUID, int]] = ()) -> list[Row]:
     """The journals of these runs, each in order, ROWS entries at most, of the longest ones the beginning; and the
     entries that a search has found. One query."""
-    about = Case(When(kind__in=_ABOUT, then=F("result")), output_field=JSONField())
+    about = Case(When(kind__in=_ABOUT, then=F("result")), output_field=TextJSONField())
     ours = Q(run__in=[run.id for run in runs])
     if is_cut(runs):
         ours &= Q(seq__lte=_share(runs))
@@ -113,7 +115,9 @@ def _share(runs: list[Run]) -> int:
 def search(runs: Iterable[Run], term: str, user: Any) -> set[tuple[UUID, int]]:
     """The entries that contain the term: in kind, name or path, or in a body that the user may read. At most MATCHES;
     not in bodies that are stored outside of their row."""
-    plain = Q(kind__icontains=term) | Q(name__icontains=term) | Q(path__icontains=term)
+    plain = (
+        Q(kind__in=[kind for kind in KINDS if term.lower() in kind]) | Q(name__icontains=term) | Q(path__icontains=term)
+    )
     quoted = json.dumps(term, ensure_ascii=False)[1:-1]  # as it is inside JSON
     bodies = {f"{name}_text": Cast(name, TextField()) for name in ("request", "result", "error")}
     inside = Q(request_text__icontains=quoted) | Q(result_text__icontains=quoted) | Q(error_text__icontains=quoted)
@@ -238,7 +242,7 @@ def _messages_before(call: JournalEntry, user: Any, most: int) -> Iterator[tuple
     for message in received:
         if content := (message.body["payload"].get("message") or {}).get("content"):
             yield message.created_at, "user", content if whole else hidden.blocks(content)
-    turns = Turn.objects.filter(Q(agent=call.run.agent) | Q(shared=True), session=call.run.session_id, keeps=None)
+    turns = Turn.objects.filter(by_agent(call.run.agent) | Q(shared=True), session=call.run.session_id, keeps=None)
     earlier = turns.exclude(run=call.run_id).filter(created_at__lt=call.run.created_at).select_related("entry")
     for turn in earlier.order_by("-position")[:most]:
         yield turn.created_at, turn.role, turn.blocks if whole else hidden.blocks(turn.blocks)

@@ -23,6 +23,8 @@ TEXTS = (
     _("Try again"),
     _("Waiting for %s: about %s s"),
     _("There is no such conversation."),
+    _("%s waits for the page where you asked."),
+    _("This page has no tool %s. The answer waits for it."),
     _("Answering"),
     _("Calling %s"),
     _("no cost"),

@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing, suppress
-from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
 from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic_core import to_json
 
-from ravi_django import access as rights, limits
+from ravi_django import limits
 from ravi_django.engine.db.threads import readers
-from ravi_django.kernel import ConflictError, InvalidInputError, KernelError, RateLimitedError, TopicId
+from ravi_django.kernel import AgentId, ConflictError, InvalidInputError, KernelError, RateLimitedError, TopicId
 from ravi_django.live.streams import hidden, live, reading
 from ravi_django.models import TERMINAL, Run, Session
 from ravi_django.models.base import Owned
 from ravi_django.runs.lifecycle.endings import cancel_for
-from ravi_django.runs.lifecycle.submit import say
-from ravi_django.services import open_streams
+from ravi_django.services import exchanges, open_streams
 from ravi_django.services.open_streams import Credential, OpenStream, watched
 from ravi_django.ws import auth, commands
 from ravi_django.ws.auth import BAD_REQUEST, NOT_FOUND, TOO_MANY, UNSUPPORTED, Refused, query, uuid_of
@@ -209,11 +207,9 @@ class UnknownPath(AsyncWebsocketConsumer):  # type: ignore[misc]
 
 def _submit(agent: str, command: commands.Say, session: UUID, user: Any, key: str) -> Run:
     limits.count(user, "submit")
-    limits.check_queued(user)
-    find = partial(rights.find, user, session_id=session)
     message = command.input or command.text or ""
-    run, _ = say(agent, message, session=session, user=user, idempotency_key=key, find=find, on_busy=command.on_busy)
-    return run
+    options: Any = {"session": session, "idempotency_key": key, "on_busy": command.on_busy}
+    return exchanges.submit(user, AgentId.parse(agent), message, **options)[0]
 
 
 def _about(command: commands.Command | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What docs/events.md shows is run here."""
+"""What docs/howto/events.md shows is run here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.world import get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = Page("events")
+PAGE, EVENTS = Page("events"), Page("bus-events")
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +131,6 @@ def test_the_pages_commands_are_there() -> None:
 
 
 def test_the_page_lists_every_type() -> None:
-    listed = set(re.findall(r"`((?:workflow|run|agent|hitl|budget|event)\.[a-z]+)`", PAGE.text))
+    listed = set(re.findall(r"`((?:workflow|run|agent|hitl|budget|event)\.[a-z]+)`", EVENTS.text))
     assert set(SCHEMA_VERSIONS) <= listed | {"event.undelivered"}
-    assert "`event.undelivered`" in PAGE.text
+    assert "`event.undelivered`" in EVENTS.text

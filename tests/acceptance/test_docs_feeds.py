@@ -1,4 +1,4 @@
-"""What docs/feeds.md, and docs/agents.md of news, show is run here."""
+"""What the pages feeds, follows, news and loop show is run here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from ravi_django import emit, register, submit
+from ravi_django import ToolUseBlock, emit, register, submit
 from ravi_django.models import Agent, Follow, JournalEntry, Publication, Run, Status
-from ravi_django.testing import FakeClock, ScriptedModel, journal_of, run_until_idle
+from ravi_django.testing import FakeClock, journal_of, run_until_idle, scripted
 from tests.acceptance.api.api_support import permit
 from tests.support import world
 from tests.support.docs import Page
@@ -22,7 +22,7 @@ from tests.support.world import followers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE, NEWS = Page("feeds"), Page("agents")
+PAGE, FOLLOWS, NEWS = Page("feeds"), Page("follows"), Page("news")
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def ann(django_user_model: Any) -> Any:
 
 
 def test_the_pages_agents_follow_and_emit(ann: Any, hinted: list[Any]) -> None:
-    PAGE.run("shop/agents.py")
+    PAGE.run("shop/agents/newsroom.py")
 
     reader = drive(make_run("desk/reader", owner=ann))
     drive(make_run("desk/reader", owner=ann))
@@ -54,7 +54,7 @@ def test_the_pages_agents_follow_and_emit(ann: Any, hinted: list[Any]) -> None:
 
 
 def test_the_sites_own_code_follows_and_publishes(ann: Any, hinted: list[Any]) -> None:
-    PAGE.run("shop/agents.py")
+    PAGE.run("shop/agents/newsroom.py")
     site = PAGE.run("shop/signals.py")
 
     row = site["subscribe"](ann)
@@ -66,12 +66,12 @@ def test_the_sites_own_code_follows_and_publishes(ann: Any, hinted: list[Any]) -
 
 
 def test_the_pages_calls_are_answered(ann: Any) -> None:
-    PAGE.run("shop/agents.py")
+    PAGE.run("shop/agents/newsroom.py")
     client = APIClient()
     assert client.login(username="demo", password="demo")
     permit(ann, "emit_topic")
     answers = []
-    for line in PAGE.code("follow.sh", "console").splitlines():
+    for line in FOLLOWS.code("follow.sh", "console").splitlines():
         words = shlex.split(line)
         address = next(word for word in words if word.startswith("$SITE")).removeprefix("$SITE")
         if "-d" in words:
@@ -86,7 +86,7 @@ def test_the_pages_calls_are_answered(ann: Any) -> None:
 
 def test_a_desk_reads_single_messages_and_digests(monkeypatch: pytest.MonkeyPatch) -> None:
     world.silence(monkeypatch, "fan_out_hint", "fan_out_wake")
-    register(PAGE.run("shop/desk.py")["Desk"]())
+    register(FOLLOWS.run("shop/desk.py")["Desk"]())
     with FakeClock() as clock:
         run = drive(submit("desk/desk", "Begin."))
 
@@ -118,20 +118,32 @@ def test_the_pages_newsroom_and_reader_work_together(hinted, django_user_model, 
 
     found = [entry.result for entry in journal_of(reading) if entry.name == "feed.curated"]
     assert [(item["title"], item["keep"]) for item in found] == [("", False), ("Python", True)]
-    keys = re.search(r"logs it as\s+`feed.curated`:\s+`\{(.*?)\}`", NEWS.text, re.DOTALL)
+    keys = re.search(r"logs it as\s+`feed.curated`:\s+`\{(.*?)\}`", Page("news-rules").text, re.DOTALL)
     assert keys is not None and set(re.findall(r'"(\w+)"', keys[1])) == found[0].keys()
     assert Run.objects.filter(status=Status.SUSPENDED).count() == 2
 
 
 def test_the_pages_loop_of_ones_own_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAVI_MODEL", raising=False)
-    clerk = register(NEWS.run("shop/loop.py")["Clerk"]())
-    clerk.model = ScriptedModel([lambda messages, options: "a" * 2001 if len(messages) == 1 else "Short."])
-    first = drive(make_run("shop/clerk", text="one"))
-    second = drive(make_run("shop/clerk", text="and?", session=first.session))
+    Page("loop").run("shop/loop.py")
+    call = ToolUseBlock(tool_name="calculator", arguments={"expression": "6 * 7"}, call_id="c1")
 
-    assert (first.output, second.output) == ("Short.", "Short.")
-    assert [message.text for message in clerk.model.calls[-1].messages] == ["one", "a" * 2001, "and?"]
+    def script(messages: Any, options: Any) -> Any:
+        return {1: call, 3: "a" * 2001}.get(len(messages), "Bye.") if options.tools else "Short."
+
+    with scripted("shop/clerk", [script] * 4) as model:
+        first = drive(make_run("shop/clerk", text="one"))
+        second = drive(make_run("shop/clerk", text="and?", session=first.session))
+
+    assert (first.output, second.output) == ("Short.", "Bye.")
+    assert [tool.name for tool in model.calls[0].options.tools] == ["calculator"]
+    assert model.calls[1].messages[-1].content[0].content[0].text == "42"
+    roles = [message.role.value for message in model.calls[-1].messages]
+    assert roles == ["user", "assistant", "tool", "assistant", "user"]
+
+    with scripted("shop/clerk", [call] * 10):
+        last = drive(make_run("shop/clerk", text="and?"))
+    assert (last.status, last.error["message"]) == (Status.FAILED, "no answer after 10 model calls")
 
 
 def test_the_pages_rows_are_made() -> None:

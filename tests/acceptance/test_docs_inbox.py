@@ -1,4 +1,4 @@
-"""What docs/inbox.md shows of REST and the commands does what it says."""
+"""What docs/howto/inbox.md and docs/reference/requests.md show of REST and the commands does what it says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Callable
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +18,13 @@ from ravi_django.models import HumanRequest, Run
 from ravi_django.services.request_shapes import RequestDetailSerializer
 from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
+from tests.support.docs import Page
 from tests.support.runs import make_run
 
 pytestmark = pytest.mark.django_db
-PAGE = (Path(__file__).resolve().parents[2] / "docs/inbox.md").read_text()
+REST, PAGE = Page("requests").text, Page("inbox").text
 CALLS = re.findall(
-    r"^(POST) (\S+)\n(\{.*\})$", "\n".join(re.findall(r"```http\n(.*?)```", PAGE, re.DOTALL)), re.MULTILINE
+    r"^(POST) (\S+)\n(\{.*\})$", "\n".join(re.findall(r"```http\n(.*?)```", REST, re.DOTALL)), re.MULTILINE
 )
 COMMANDS = re.findall(r"^python manage\.py (ravi_(?:requests|answer)\b.*)$", PAGE, re.MULTILINE)
 
@@ -49,7 +49,7 @@ def ada(django_user_model: Any) -> Any:
 
 
 def test_the_page_has_examples() -> None:
-    assert len(CALLS) == PAGE.count("\nPOST /ravi/requests/") >= 10
+    assert len(CALLS) == REST.count("\nPOST /ravi/requests/") >= 10
     assert len(COMMANDS) >= 10
     assert {json.loads(body).get("action", "reassign") for _, _, body in CALLS} == {*world.EVERY_ACTION, "reassign"} - {
         "cancel"
@@ -83,6 +83,6 @@ def test_every_command_of_the_page_is_taken(ada: Any, line: str) -> None:
 
 
 def test_every_field_is_described() -> None:
-    described = PAGE.partition("A request has")[2].partition("`run.waiting_on`")[0]
+    described = REST.partition("A request has")[2].partition("`run.waiting_on`")[0]
 
     assert [name for name in RequestDetailSerializer().fields if not re.search(rf"[` ]{name}[`, ]", described)] == []

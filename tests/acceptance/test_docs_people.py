@@ -1,4 +1,4 @@
-"""What docs/people.md, docs/approvals.md and docs/access.md show is run here."""
+"""What docs/howto/people.md, docs/howto/approvals.md and docs/reference/access.md show is run here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_pages_settings_pass_the_checks(site: dict[str, Any]) -> None:
 
 
 def test_the_pages_payment_is_asked_for_and_its_rules_hold(site: dict[str, Any], django_user_model: Any) -> None:
-    pay, receivers = PEOPLE.run("shop/payments.py")["pay"], PEOPLE.run("shop/receivers.py")
+    pay, receivers = PEOPLE.run("shop/payments.py")["pay"], Page("signals").run("shop/receivers.py")
     fay, other = (django_user_model.objects.create_user(name) for name in ("fay", "other"))
     for user, tenant in ((fay, "tenant-acme"), (other, "tenant-none")):
         user.groups.add(Group.objects.get_or_create(name="finance")[0], Group.objects.get_or_create(name=tenant)[0])
@@ -120,7 +120,7 @@ def test_the_payment_waits_and_is_made_as_a_person_says(django_user_model, capsy
     ],
 )
 def test_the_handler_decides(call: Any, decided: Any) -> None:
-    assert APPROVALS.run("shop/handler.py")["decide_here"](*call, None) == decided
+    assert Page("approval-code").run("shop/handler.py")["decide_here"](*call, None) == decided
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_handler_decides(call: Any, decided: Any) -> None:
 )
 def test_code_asks_by_itself(django_user_model, action: str, output: str) -> None:
     ann = django_user_model.objects.create_user("ann", is_staff=True)
-    APPROVALS.run("shop/deploying.py")
+    Page("approval-code").run("shop/deploying.py")
     run = submit("shop/deployer", "go")
     run_until_idle()
 
@@ -159,7 +159,7 @@ def test_the_user_confirms_a_mail_of_their_own_run(django_user_model: Any, mailo
 
 
 def test_the_pages_agents_and_policy_hold(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ACCESS.run("shop/agents.py")
+    ACCESS.run("shop/agents/helpers.py")
     ann = get_user_model().objects.create_user("ann")
     assert access.find(ann, "react/helper")
     with pytest.raises(AgentNotFoundError):

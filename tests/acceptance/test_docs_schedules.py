@@ -1,15 +1,18 @@
-"""What docs/schedules.md shows is run here."""
+"""What docs/howto/schedules.md shows is run here."""
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
+from types import ModuleType
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 
+from ravi_django import ReActAgent
 from ravi_django.models import Run, Schedule
-from ravi_django.testing import FakeClock
+from ravi_django.testing import FakeClock, registered
 from tests.support import world
 from tests.support.docs import Page
 from tests.support.world import check_cron
@@ -26,11 +29,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
         yield clock
 
 
-def test_the_pages_schedules_run_when_it_says(clock: FakeClock, django_user_model: Any) -> None:
-    fay = django_user_model.objects.create_user("fay")
-    set_up = PAGE.run("shop/schedules.py")["set_up"]
-    set_up(fay)
-    set_up(fay)
+@registered(ReActAgent("helper", model="rehearsal"))
+def test_the_pages_schedules_run_when_it_says(
+    clock: FakeClock, django_user_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fay = django_user_model.objects.create_user("ada")
+    module = ModuleType("shop.schedules")
+    vars(module).update(PAGE.run("shop/schedules.py"))
+    monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
+    monkeypatch.setitem(sys.modules, "shop.schedules", module)
+    command = PAGE.run("shop/management/commands/set_up_schedules.py")["Command"]
+    for _ in range(2):
+        call_command(command())
 
     summary, watch = Schedule.objects.order_by("name")
     assert summary.next_at == datetime(2030, 1, 1, 6, 30, tzinfo=UTC)
@@ -41,7 +51,7 @@ def test_the_pages_schedules_run_when_it_says(clock: FakeClock, django_user_mode
     assert run.metadata == {"schedule": str(summary.id), "tick": "2030-01-01T06:30:00+00:00"}
     assert Run.objects.filter(owner=None).count() <= 1, "what the other one missed is skipped"
 
-    looked = PAGE.run("shop/look.py")
+    looked = PAGE.run("schedules: look")
 
     assert [b - a for a, b in zip(looked["soon"], looked["soon"][1:], strict=False)] == [timedelta(minutes=10)] * 2
     assert (looked["extra"].owner, looked["extra"].metadata) == (None, {"schedule": str(watch.id)})

@@ -1,4 +1,4 @@
-"""`docs/seeds.md`: each name of the design documents leads to code and to a guide."""
+"""`docs/internals/seeds.md`: each name of the design documents leads to code and to a guide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/sources.md shows is run here."""
+"""What the pages sources, webhooks and adapters show is run here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.feed_server import serving
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = Page("sources")
+PAGE, HOOKS = Page("sources"), Page("webhooks")
 ITEM = "<item><title>{0}</title><link>https://example.org/{0}</link></item>"
 
 
@@ -56,9 +56,9 @@ def told() -> list[dict[str, Any]]:
 
 
 def test_the_senders_code_is_understood(user: Any) -> None:
-    place, secret = PAGE.run("shop/hooks.py")["add_alerts"](user)
+    place, secret = HOOKS.run("shop/hooks.py")["add_alerts"](user)
     body = json.dumps({"event": {"id": "e1", "what": "down", "host": "a"}, "other": 1}).encode()
-    headers = PAGE.run("sender.py")["signed"](secret, body)
+    headers = HOOKS.run("sender.py")["signed"](secret, body)
     kind = headers.pop("Content-Type")
 
     answers = [Client().post(place, body, content_type=kind, headers=headers) for _ in range(2)]
@@ -134,7 +134,7 @@ def x_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_the_pages_adapter_reads_its_server(x_server: str, user: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = PAGE.run("shop/x_source.py")
+    names = Page("adapters").run("shop/x_source.py")
     assert adapter.find_source_adapter("x")
     adapter.register_source_adapter("x", names["XSearch"](x_server))
     source = world.add_source("adapter", "x", "test/reader", user=user, options={"query": "django"})

@@ -1,4 +1,4 @@
-"""docs/testing.md: its tests run on README's site, under both runners, on both databases."""
+"""The tests of docs/howto/testing.md and docs/AGENTS.md run on README's site, under both runners, on both databases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DATABASES["default"]["TEST"] = {{"NAME": "{DATABASE}", "TEMPLATE": "{template.DA
 DJANGO = ("manage.py", "test", "--noinput", "shop.tests")
 PYTEST = (
     *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "ignore:Module already imported"),
-    *("shop/tests.py", "shop/test_refunds.py"),
+    *("shop/tests.py", "shop/refunds_test.py", "shop/test_desk.py"),
 )
 
 THREADS = """
@@ -55,7 +55,7 @@ def test_a_row_of_another_thread_is_not_rolled_back():
 def site(tmp_path: Path) -> Path:
     """A new site with the blocks of README, and the tests of the page."""
     call_command("startproject", "shop", tmp_path)
-    for block in (*Page("README").blocks, *PAGE.blocks):
+    for block in (*Page("README").blocks, *PAGE.blocks, *Page("AGENTS").blocks):
         if block.file.startswith("shop/"):
             write(tmp_path, block)
     return tmp_path
@@ -85,7 +85,7 @@ def test_on_the_readmes_site_and_sqlite_in_memory_pytest_prints_nothing_else(sit
     ran = run_tests(site, (*PYTEST, "shop/test_threads.py"), "shop.settings")
 
     assert (ran.stderr, ran.stdout.count("\n")) == ("", 2), ran.stdout
-    assert "5 passed" in ran.stdout
+    assert "6 passed" in ran.stdout
 
 
 @pytest.mark.skipif(not SERVER, reason="needs the template: DATABASE_URL was given, or this is SQLite")
@@ -95,9 +95,8 @@ def test_on_postgresql_they_run_with_settings_for_tests_and_the_database_can_be_
 ) -> None:
     with (site / "shop/settings.py").open("a") as file:
         file.write(POSTGRESQL)
-    (site / "shop/test_settings.py").write_text(PAGE.code("shop/test_settings.py"))
 
-    ran = run_tests(site, command, "shop.test_settings", DATABASE_URL=SERVER)
+    ran = run_tests(site, command, "shop.settings_of_tests", DATABASE_URL=SERVER)
 
     with psycopg.connect(SERVER) as server:
         left = server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()

@@ -349,7 +349,7 @@ def test_an_agent_waits_for_a_person_or_a_child_or_hands_over(
         ("router", "[rehearsal] You said:"),
         ("research", "what speaks against it"),
         ("writer_critic", "[rehearsal] You said:"),
-        ("supervisor", "\nday 9: [rehearsal]|\nday 9: no report (timed_out)"),  # a report has half a second
+        ("supervisor", "\nday 7: [rehearsal]|\nday 7: no report (timed_out)"),  # a report has a quarter of a second
         ("approval", "did not happen: denied: it needs a person's approval"),
         ("seeds.loop", "84"),
         ("seeds.feed", "keep  Sailing around the world"),

@@ -1,8 +1,9 @@
-"""README and docs/deploy.md to the letter: their blocks are typed into one new project, and each agent is asked."""
+"""README and docs/howto/deploy.md: their blocks are typed into one new project, and each agent is asked."""
 
 from __future__ import annotations
 
 import ast
+import configparser
 import os
 import re
 import signal
@@ -17,19 +18,20 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+import yaml
 
 from project.process import wait_until
 from project.services import Valkey
 from ravi_django.checks import SQLITE_LINE
 from ravi_django.conf import DEFAULTS
-from tests.support import browser
-from tests.support.docs import ACCOUNT, Block, Page, Reader, with_real_model, write
+from tests.support.browser import answered, ask, log_in, page_of_process
+from tests.support.docs import ACCOUNT, Page, Reader, quickstart, with_real_model, write
 from tests.support.openai_server import Body, OpenAIServer, Reply, tool_results
 from tests.support.patience import BOUND_S
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 
-README, DEPLOY = Page("README"), Page("deploy")
+README, DEPLOY, PROCESSES = Page("README"), Page("deploy"), Page("processes")
 MOST = 7  # actions to the first answer, after `pip install`
 SERVER = os.environ.get("RAVI_TEST_POSTGRES", "")
 PEOPLE = f"""
@@ -73,13 +75,6 @@ urlpatterns += [path("", TemplateView.as_view(template_name="home.html"))]
 """
 
 
-def quickstart() -> list[Block]:
-    """The blocks from `pip install` to the first `runserver`."""
-    blocks = README.blocks
-    last = next(index for index, block in enumerate(blocks) if "runserver" in block.text)
-    return blocks[: last + 1]
-
-
 class Model(OpenAIServer):
     """Calls the agent's tool, then passes its result on."""
 
@@ -104,36 +99,10 @@ def model() -> Iterator[Model]:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, model: Model) -> Iterator[Reader]:
-    reader = Reader(tmp_path, OPENAI_API_BASE=model.base_url)
+def reader(tmp_path: Path, model: Model, request: pytest.FixtureRequest) -> Iterator[Reader]:
+    reader = Reader(tmp_path, reloads="reload" in request.node.name, OPENAI_API_BASE=model.base_url)
     yield reader
     reader.close()
-
-
-def new_page(running: Any, reader: Reader) -> Any:
-    page = browser.new_page(running, reader.url)
-    page.set_default_timeout(BOUND_S * 1000)  # a server imports litellm first
-    return page
-
-
-def log_in(page: Any, address: str, name: str) -> None:
-    page.goto(address)
-    page.fill("[name=username]", name)
-    page.fill("[name=password]", ACCOUNT["PASSWORD"])
-    page.click("[type=submit]")
-
-
-def ask(page: Any, agent: str, text: str) -> None:
-    page.goto(f"/ravi/ui/chat/?agent={agent}")
-    page.wait_for_selector("ravi-chat:defined")
-    assert page.input_value("#agent") == agent
-    page.fill("#text", text)
-    page.press("#text", "Enter")
-
-
-def answered(page: Any, text: str) -> None:
-    page.wait_for_selector(f".answer .prose:has-text('{text}')")
-    page.wait_for_selector("#status:text-is('Done')")
 
 
 def asks_each_agent(reader: Reader, model: Model, page: Any, approver: Any) -> None:
@@ -149,7 +118,7 @@ def asks_each_agent(reader: Reader, model: Model, page: Any, approver: Any) -> N
     ask(page, "react/refunds", "Order 7 came broken: 50 back.")
     page.wait_for_selector(".request .state:has-text('finance')")
     assert page.locator(".request button").count() == 0  # four eyes
-    log_in(approver, "/admin/login/?next=/admin/ravi/humanrequest/", "fay")
+    log_in(approver, "/admin/login/?next=/admin/ravi/humanrequest/", "fay", ACCOUNT["PASSWORD"])
     approver.click("#result_list tbody a")
     approver.click("button[value=approve]")
     answered(page, "Paid back 50 for order 7.")
@@ -168,12 +137,12 @@ def test_the_readmes_blocks_become_a_site_whose_agents_answer(reader, model, chr
 
     reader.follow(quickstart())
     with chromium() as running:
-        page = new_page(running, reader)
-        log_in(page, "/ravi/", ACCOUNT["USERNAME"])
+        page = page_of_process(running, reader.url)
+        log_in(page, "/ravi/", ACCOUNT["USERNAME"], ACCOUNT["PASSWORD"])
         ask(page, "react/helper", "Where is order 7?")
         answered(page, "Order 7 of ada left the warehouse this morning.")
         with capsys.disabled():
-            spent = f"{time.monotonic() - started:.0f} s, {reader.cpu_s():.0f} s of CPU"
+            spent = f"{time.monotonic() - started:.0f} s"
             print(f"\nREADME: {len(actions)} actions to the first answer, {spent}", flush=True)
         assert len(actions) <= MOST
         assert page.is_hidden("#banner")
@@ -186,7 +155,7 @@ def test_the_readmes_blocks_become_a_site_whose_agents_answer(reader, model, chr
     (first,) = (block for block in quickstart() if block.file == "shop/agents/__init__.py")
     write(reader.folder, with_real_model(first))
     rest = README.blocks[len(quickstart()) :]
-    reader.follow([block for block in rest if block.file])  # the server reloads, or starts with them
+    reader.follow([block for block in rest if block.file])
     (tag,) = (block.text for block in rest if block.language == "html")
     (reader.folder / "shop/templates").mkdir()
     (reader.folder / "shop/templates/home.html").write_text(f"<!doctype html>{tag}")
@@ -195,8 +164,8 @@ def test_the_readmes_blocks_become_a_site_whose_agents_answer(reader, model, chr
     reader.follow(rest[:1])
     reader.shell(PEOPLE)
     with chromium() as running:
-        page, approver = (new_page(running, reader) for _ in range(2))
-        log_in(page, "/ravi/", ACCOUNT["USERNAME"])
+        page, approver = (page_of_process(running, reader.url) for _ in range(2))
+        log_in(page, "/ravi/", ACCOUNT["USERNAME"], ACCOUNT["PASSWORD"])
         asks_each_agent(reader, model, page, approver)
         reader.shell(TRANSACTIONS)
         page.goto("/")
@@ -223,8 +192,8 @@ def test_the_page_about_production_makes_the_same_site_run_in_workers(tmp_path, 
             reader.follow([replace(one, text=one.text.replace("redis://localhost:6379", address)) for one in blocks])
             reader.shell(PEOPLE)
             with chromium() as running:
-                page, approver = (new_page(running, reader) for _ in range(2))
-                log_in(page, "/ravi/", ACCOUNT["USERNAME"])
+                page, approver = (page_of_process(running, reader.url) for _ in range(2))
+                log_in(page, "/ravi/", ACCOUNT["USERNAME"], ACCOUNT["PASSWORD"])
                 asks_each_agent(reader, model, page, approver)
                 assert page.errors == page.console == approver.errors == approver.console == []
             reader.run("python manage.py check --fail-level WARNING")
@@ -269,9 +238,6 @@ def test_the_engine_starts_with_the_server_and_an_answer_goes_on_after_a_reload_
     reader.stop("runserver", by=signal.SIGKILL)
     reader.run("python manage.py runserver --noreload")
     assert wait_until(lambda: run_of(reader)[1] not in ("", first, second), BOUND_S)
-    reader.stop("runserver")
-    assert run_of(reader)[:2] == ("pending", "")
-    reader.run("python manage.py runserver")
     model.pauses = False
     model.flows.set()
     assert wait_until(lambda: run_of(reader)[0] == "completed", BOUND_S)
@@ -287,12 +253,29 @@ def test_the_readme_says_of_sqlite_what_the_check_says() -> None:
 
 @pytest.mark.gate
 def test_supervisors_wait_longer_than_a_drain_and_start_what_the_pages_start() -> None:
-    (grace,) = map(int, re.findall(r"stop_grace_period: (\d+)s", DEPLOY.text))
-    (kubernetes,) = map(int, re.findall(r"terminationGracePeriodSeconds: (\d+)", DEPLOY.text))
+    (grace,) = map(int, re.findall(r"stop_grace_period: (\d+)s", PROCESSES.text))
+    (kubernetes,) = map(int, re.findall(r"terminationGracePeriodSeconds: (\d+)", PROCESSES.text))
     (production,) = (block for block in README.blocks if "celery" in block.text)
     typed = [step for block in DEPLOY.blocks if block.language == "sh" for step in block.steps]
-    supervised = re.findall(r"(?:ExecStart=\S+/|command: )(celery .* worker .*)", DEPLOY.text)
+    supervised = re.findall(r"(?:ExecStart=\S+/|command: )(celery .* worker .*)", PROCESSES.text)
 
     assert min(grace, kubernetes) > DEFAULTS["DRAIN_S"]
     assert production.steps == typed[-3:]
-    assert {line.replace("mysite", "shop") for line in supervised} == {production.steps[0]}
+    assert set(supervised) == {production.steps[0]}
+
+
+@pytest.mark.gate
+def test_the_files_of_supervisors_are_whole_and_start_the_three_processes() -> None:
+    started = []
+    for text in re.findall(r"```ini\n(.*?)```", PROCESSES.text, re.DOTALL):
+        unit = configparser.ConfigParser(interpolation=None)
+        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.read_string(text)
+        assert unit["Install"]["WantedBy"] == "multi-user.target" and unit["Service"]["Restart"] == "always"
+        assert unit["Service"]["WorkingDirectory"] == "/srv/shop"
+        started.append(unit["Service"]["ExecStart"].removeprefix("/srv/shop/venv/bin/"))
+    services = yaml.safe_load(PROCESSES.code("compose.yaml", "yaml"))["services"]
+    assert all(one["build"] and one["env_file"] and one["restart"] == "always" for one in services.values())
+    production = next(block for block in README.blocks if "celery" in block.text).steps
+    for commands in (started, [one["command"] for one in services.values()]):
+        assert [command.startswith(step) for command, step in zip(commands, production, strict=True)] == [True] * 3

@@ -94,7 +94,7 @@ for user in (ada, bob):
     session = Session.objects.create(owner=user, title=user.email)
     run = Run.objects.create(owner=user, agent="a/b", session=session, status="cancelled")
     HumanRequest.objects.create(run=run, owner=user, path="p", kind="question", to="user:ada@example.com")
-    ids = {"key": str(run.id), "run_id": run.id, "session_id": session.id}
+    ids = {"key": run.id.hex, "run_id": run.id, "session_id": session.id}
     AuditRecord.objects.create(owner=user, event="run", agent="a/b", detail={"reason": "x"}, **ids)
 call_command("ravi_export", "ada@example.com")
 get_user_model().objects.filter(email="ada@example.com").delete()

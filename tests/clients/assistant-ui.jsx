@@ -1,49 +1,32 @@
 // A chat of assistant-ui on a page with <main id="chat" data-url="…" data-token="…">.
 import { HttpAgent } from "@ag-ui/client";
-import { AssistantRuntimeProvider, ComposerPrimitive, MessagePrimitive, ThreadPrimitive } from "@assistant-ui/react";
-import { useAgUiInterrupts, useAgUiRuntime, useAgUiSubmitInterruptResponses } from "@assistant-ui/react-ag-ui";
+import { useAssistantTool } from "@assistant-ui/react";
+import { useState } from "react";
 import { createRoot } from "react-dom/client";
+import { Chat } from "./docs/Chat.jsx";
 
 const place = document.getElementById("chat");
 const { url, token } = place.dataset;
 
 const agent = new HttpAgent({ url, headers: { Authorization: `Bearer ${token}` } });
 
-function Chat() {
-  const runtime = useAgUiRuntime({ agent });
-  return (
-    <AssistantRuntimeProvider runtime={runtime}>
-      <Thread />
-      <Approvals />
-    </AssistantRuntimeProvider>
-  );
+function Form() {
+  const [form, setForm] = useState({ city: "" });
+  useAssistantTool({
+    toolName: "fill_form",
+    type: "frontend",
+    description: "Fill in the form. The user reads it before it is sent.",
+    parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
+    execute: async ({ city }) => {
+      setForm({ ...form, city });
+      return "filled in";
+    },
+  });
+  return <output>The city is {form.city}.</output>;
 }
 
-function Approvals() {
-  const open = useAgUiInterrupts();
-  const answer = useAgUiSubmitInterruptResponses();
-  const approved = ({ id }) => ({ interruptId: id, status: "resolved", payload: { action: "approve" } });
-  return open.length > 0 && <button onClick={() => answer(open.map(approved))}>Approve</button>;
-}
-
-function Thread() {
-  return (
-    <ThreadPrimitive.Root>
-      <ThreadPrimitive.Messages components={{ Message }} />
-      <ComposerPrimitive.Root>
-        <ComposerPrimitive.Input aria-label="Message" />
-        <ComposerPrimitive.Send>Send</ComposerPrimitive.Send>
-      </ComposerPrimitive.Root>
-    </ThreadPrimitive.Root>
-  );
-}
-
-function Message() {
-  return (
-    <MessagePrimitive.Root>
-      <MessagePrimitive.Parts />
-    </MessagePrimitive.Root>
-  );
-}
-
-createRoot(place).render(<Chat />);
+createRoot(place).render(
+  <Chat agent={agent}>
+    <Form />
+  </Chat>,
+);

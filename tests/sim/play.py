@@ -23,6 +23,7 @@ from tests.acceptance.crash.person import VOTES, make_people
 from tests.sim import agent, site
 from tests.sim.world import Silent, World
 from tests.support import emptying, world as door
+from tests.support.columns import KINDS
 
 
 class Witness:
@@ -141,11 +142,13 @@ def _miscounted(witness: Witness) -> list[str]:
     """Each end and each call of a journal is in the rollups once."""
     while door.rollups_sweep():
         pass
+    ends = ", ".join(str(KINDS[f"run.{end}"]) for end in ("completed", "failed", "cancelled"))
+    model_call = KINDS["llm.call"]
     counts = [
         dict(witness.query(sql)[0])
         for sql in (
-            "SELECT count(*) FILTER (WHERE kind IN ('run.completed', 'run.failed', 'run.cancelled')) AS ends,"
-            " count(*) FILTER (WHERE kind = 'llm.call') AS calls, coalesce(sum(input_tokens), 0) AS tokens"
+            f"SELECT count(*) FILTER (WHERE kind IN ({ends})) AS ends,"
+            f" count(*) FILTER (WHERE kind = {model_call}) AS calls, coalesce(sum(input_tokens), 0) AS tokens"
             " FROM ravi_journalentry",
             *(
                 "SELECT coalesce(sum(count) FILTER (WHERE model = ''), 0) AS ends, coalesce(sum(count) FILTER"

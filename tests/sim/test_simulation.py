@@ -7,7 +7,7 @@ from tests.support.runs import on_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
-SEEDS, AT_ONCE = 400, 50  # about 30 CPU seconds
+SEEDS, AT_ONCE = 200, 50  # about 15 CPU seconds
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))

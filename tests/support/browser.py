@@ -19,9 +19,10 @@ HINT = "playwright install chromium"
 HERE = "MAP site.test 127.0.0.1, MAP *.site.test 127.0.0.1"  # for tests of two origins of one site
 AXE = (Path(__file__).parent / "vendor" / "axe.js").read_text()  # axe-core 4.12.1, of npm
 BOXES = (Path(__file__).parent / "page_boxes.js").read_text()
-SERIOUS = """async part => {
+SERIOUS = """async ([part, contrast]) => {
     const { violations } = await axe.run(
-        { include: part, exclude: ['.vDateField', '.vTimeField'] }, { resultTypes: ['violations'] });
+        { include: part, exclude: ['.vDateField', '.vTimeField'] },
+        { resultTypes: ['violations'], rules: { 'color-contrast': { enabled: contrast } } });
     return violations.filter(rule => ['serious', 'critical'].includes(rule.impact)).map(rule =>
         `${rule.id}: ${rule.nodes.slice(0, 3).map(node => node.html.slice(0, 200)).join(' ')}`);
 }"""
@@ -73,8 +74,9 @@ def _launch(playwright: Any) -> Any:
 
 
 def new_page(browser: Any, site: str, user: Any = None, **options: Any) -> Any:
-    """A page in a context of its own. `page.errors` are its uncaught exceptions, `page.console` its console errors."""
-    context = browser.new_context(base_url=site, **options)
+    """A page in a context of its own. `page.errors` are its uncaught exceptions, `page.console` its console errors.
+    Nothing moves: without a GPU each frame of an animation is painted by the processor."""
+    context = browser.new_context(base_url=site, **{"reduced_motion": "reduce", **options})
     if user is not None:
         context.add_cookies([{"name": "sessionid", "value": elsewhere(_session_of, user), "url": site}])
     page = context.new_page()
@@ -83,6 +85,34 @@ def new_page(browser: Any, site: str, user: Any = None, **options: Any) -> Any:
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     page.on("console", lambda said: page.console.append(said.text) if _is_error(said) else None)
     return page
+
+
+def page_of_process(browser: Any, site: str) -> Any:
+    """A page of a site in another process, which imports litellm first."""
+    page = new_page(browser, site)
+    page.set_default_timeout(BOUND_S * 1000)
+    return page
+
+
+def log_in(page: Any, address: str, name: str, password: str) -> None:
+    page.goto(address)
+    page.fill("[name=username]", name)
+    page.fill("[name=password]", password)
+    page.click("[type=submit]")
+
+
+def ask(page: Any, agent: str, text: str) -> None:
+    """In a new conversation of the chat."""
+    page.goto(f"/ravi/ui/chat/?agent={agent}")
+    page.wait_for_selector("ravi-chat:defined")
+    assert page.input_value("#agent") == agent
+    page.fill("#text", text)
+    page.press("#text", "Enter")
+
+
+def answered(page: Any, text: str) -> None:
+    page.wait_for_selector(f".answer .prose:has-text('{text}')")
+    page.wait_for_selector("#status:text-is('Done')")
 
 
 def _is_error(said: Any) -> bool:
@@ -107,7 +137,7 @@ def looks(page: Any, *widths: int, part: str = "html") -> Iterator[tuple[str, in
         for width in widths:
             page.emulate_media(color_scheme=scheme)
             page.set_viewport_size({"width": width, "height": 900})
-            page.evaluate("Promise.allSettled(document.getAnimations().map(change => change.finished))")
+            page.evaluate("document.getAnimations().forEach(change => change.finish())")
             yield scheme, width
         found = findings(page, part)
         assert not found, f"{scheme}: {found}"
@@ -119,11 +149,11 @@ def misplaced(page: Any) -> list[str]:
     return found
 
 
-def findings(page: Any, part: str = "html") -> list[str]:
+def findings(page: Any, part: str = "html", *, contrast: bool = True) -> list[str]:
     """What axe-core finds in the elements of a selector, by rule; only what is serious or critical. Django's own fields
-    for a time have no labels: they are left out."""
+    for a time have no labels: they are left out. `contrast`: the dearest rule."""
     said = list(page.console)
     page.evaluate(AXE)
-    found: list[str] = page.evaluate(SERIOUS, part)
+    found: list[str] = page.evaluate(SERIOUS, [part, contrast])
     page.console[:] = said  # axe-core tries inline styles, which a policy refuses
     return found

@@ -33,7 +33,7 @@ def refused(field: str, words: str = "") -> Iterator[None]:
 
 
 def sizes(in_gate: Any, full: Any) -> list[Any]:
-    """Of one test's parameters: what the gate takes, and what `make test-crash` and `make test-all` take instead."""
+    """Of one test's parameters: what `make test` and `make test-all` take, and what `make test-crash` takes."""
     values = [one if isinstance(one, tuple) else (one,) for one in (in_gate, full)]
     return [pytest.param(*values[0], marks=pytest.mark.small), pytest.param(*values[1], marks=pytest.mark.crash)]
 

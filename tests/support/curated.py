@@ -9,7 +9,6 @@ from django.utils import timezone
 
 from project import feeds
 from ravi_django.models import JournalEntry, Run, Session
-from ravi_django.models.base import uuid7
 
 
 def curated(user: Any, titles: Iterable[str], *, agent: str = feeds.READER, **more: Any) -> list[JournalEntry]:
@@ -19,6 +18,6 @@ def curated(user: Any, titles: Iterable[str], *, agent: str = feeds.READER, **mo
     said = {"topic": "news/science", "summary": "s", "keep": True, "score": 0.5, "reason": "r", **more}
     row = {"run": run, "kind": "log", "name": "feed.curated", "started_at": now, "finished_at": now}
     return JournalEntry.objects.bulk_create(
-        JournalEntry(id=uuid7(), seq=seq, path=str(seq), result={"title": title, **said}, **row)
+        JournalEntry(seq=seq, path=str(seq), result={"title": title, **said}, **row)
         for seq, title in enumerate(titles, 1)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -12,16 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from project.process import wait_until
 from project.services import free_port, port_is_free
+from tests.support import forks
 from tests.support.patience import BOUND_S, seconds
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```(\w+)\n(?:(?:#|//|<!--) ([\w/-]+\.\w+)(?: -->)?\n)?(.*?)^```", re.DOTALL | re.MULTILINE)
-EXTENDED = ("settings.py", "urls.py")  # blocks are added to these files; they replace others
+EXTENDED = ("settings.py", "urls.py", "models.py")  # blocks are added to these files; they replace others
+SERVERS = ("runserver", "uvicorn", "ravi_worker", "worker", "beat")
 ACCOUNT = {"USERNAME": "ada", "PASSWORD": "a-password-of-the-test", "EMAIL": "ada@example.com"}
 
 
@@ -40,11 +39,11 @@ class Block:
 
 
 class Page:
-    """`docs/<name>.md`, or README. Its blocks of code begin with a comment, their name."""
+    """`docs/*/<name>.md`, or README. Its blocks of code begin with a comment, their name."""
 
     def __init__(self, name: str) -> None:
-        self.name = "README.md" if name == "README" else f"docs/{name}.md"
-        self.text = (ROOT / self.name).read_text()
+        (path,) = [page for page in PAGES if page.stem == name]
+        self.name, self.text = str(path.relative_to(ROOT)), path.read_text()
 
     @property
     def blocks(self) -> list[Block]:
@@ -62,6 +61,13 @@ class Page:
         return names
 
 
+def quickstart() -> list[Block]:
+    """README's blocks from `pip install` to the first `runserver`."""
+    blocks = Page("README").blocks
+    last = next(index for index, block in enumerate(blocks) if "runserver" in block.text)
+    return blocks[: last + 1]
+
+
 def with_real_model(block: Block) -> Block:
     """As README says after the first answer."""
     (model,) = re.findall(r'Write `(model="[^"]+")`', Page("README").text)
@@ -72,15 +78,16 @@ def write(folder: Path, block: Block) -> None:
     """Type a block into the file that it names."""
     path = folder / block.file
     path.parent.mkdir(parents=True, exist_ok=True)
-    before = path.read_text() if path.name in EXTENDED else ""
+    before = path.read_text() if path.name in EXTENDED and path.exists() else ""
     path.write_text(f"{before}\n{block.text}")
 
 
 class Reader:
     """Follows pages in an empty folder: types their files, runs their commands, and starts their processes."""
 
-    def __init__(self, folder: Path, **environment: str) -> None:
-        self.folder, self.port = folder, free_port()
+    def __init__(self, folder: Path, *, reloads: bool = False, **environment: str) -> None:
+        """A `runserver` that reloads starts its site without the libraries that a fork has imported."""
+        self.folder, self.port, self.reloads = folder, free_port(), reloads
         kept = ("HOME", "LANG", "PYTHONPYCACHEPREFIX", "VIRTUAL_ENV")
         self.env = {name: os.environ[name] for name in kept if name in os.environ} | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -88,8 +95,7 @@ class Reader:
             **{f"DJANGO_SUPERUSER_{name}": value for name, value in ACCOUNT.items()},
             **environment,
         }
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._ended_cpu_s = _ended_cpu_s()
+        self.processes: dict[str, forks.Popen] = {}
 
     @property
     def url(self) -> str:
@@ -100,12 +106,14 @@ class Reader:
             if block.language == "sh":
                 for line in block.text.splitlines():
                     self.run(line)
-            else:
+            elif block.file:
                 write(self.folder, block)
+            else:
+                self.shell(block.text)
 
     def run(self, line: str) -> str:
         """A command of a page, and what it prints. A server is started."""
-        name = next((name for name in ("runserver", "uvicorn", "worker", "beat") if name in line.split()), "")
+        name = next((name for name in SERVERS if name in line.split()), "")
         if line.startswith("pip install "):  # it is installed
             return ""
         if name:
@@ -114,16 +122,20 @@ class Reader:
         command, _, folder = line.partition(" && cd ")
         if command.endswith(" createsuperuser"):
             command += " --no-input"  # the account comes from the environment
-        options = {"cwd": self.folder, "env": self.env, "timeout": BOUND_S}
-        ran = subprocess.run(command, shell=True, capture_output=True, text=True, **options)  # type: ignore[call-overload]
+        ran = self._python(_argv(command))
         assert ran.returncode == 0, f"{line}\n{ran.stdout}{ran.stderr}"
         self.folder /= folder
         return str(ran.stdout + ran.stderr)
 
     def shell(self, code: str) -> str:
         """In `manage.py shell`."""
-        (self.folder / "typed.py").write_text(code)
-        return self.run("python manage.py shell -v 0 < typed.py")
+        ran = self._python(["manage.py", "shell", "-v", "0"], code)
+        assert ran.returncode == 0, ran.stderr
+        return str(ran.stdout + ran.stderr)
+
+    def _python(self, argv: list[str], input: str = "") -> subprocess.CompletedProcess[Any]:
+        options: Any = {"cwd": self.folder, "env": self.env, "timeout": BOUND_S}
+        return forks.run(argv, input=input, capture_output=True, text=True, **options)
 
     def _start(self, name: str, line: str) -> None:
         variable, is_set, value = line.split()[0].partition("=")
@@ -133,17 +145,14 @@ class Reader:
         command = line.split()[bool(is_set) :]
         if name in ("runserver", "uvicorn"):
             command += [f"127.0.0.1:{self.port}"] if name == "runserver" else ["--port", str(self.port)]
+        if name == "runserver" and not self.reloads:
+            command.append("--noreload")
         self.stop(name)
+        if name in ("runserver", "uvicorn"):  # a reloader ends before its child has left the port
+            assert wait_until(lambda: port_is_free("127.0.0.1", self.port), BOUND_S)
         with self.log(name).open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=self.env,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=_as_in_a_terminal,
-            )
+            options: Any = {"cwd": self.folder, "env": self.env, "stdout": log, "stderr": log}
+            self.processes[name] = forks.Popen(_argv(" ".join(command)), **options)
         if name in ("runserver", "uvicorn"):
             assert wait_until(lambda: not port_is_free("127.0.0.1", self.port), BOUND_S), self.log(name).read_text()
 
@@ -161,17 +170,8 @@ class Reader:
         for name in list(self.processes):
             self.stop(name)
 
-    def cpu_s(self) -> float:
-        """CPU seconds of all commands so far, and of the processes that run."""
-        alive = [psutil.Process(process.pid) for process in self.processes.values()]
-        tree = [one for top in alive for one in (top, *top.children(recursive=True))]
-        return _ended_cpu_s() - self._ended_cpu_s + sum(sum(one.cpu_times()[:2]) for one in tree)
 
-
-def _as_in_a_terminal() -> None:
-    """A shell that runs the tests in the background has Ctrl-C ignored, and so would their processes."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _ended_cpu_s() -> float:
-    return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+def _argv(command: str) -> list[str]:
+    """What follows `python`: the commands are forks of a process that has imported Django and litellm."""
+    program, *arguments = command.split()
+    return arguments if program == "python" else ["-m", program.replace("django-admin", "django"), *arguments]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from django.apps import apps
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Max
 from django.test import TransactionTestCase
 
@@ -20,32 +20,33 @@ _django_does = TransactionTestCase._fixture_teardown  # type: ignore[attr-define
 
 
 def install() -> None:
-    if connection.vendor == "postgresql":
-        _statement()  # before the first test adds permissions
+    _statements()  # before the first test adds permissions
     TransactionTestCase._fixture_teardown = _tear_down  # type: ignore[attr-defined]
 
 
 def _tear_down(case: TransactionTestCase) -> None:
-    if connection.vendor == "postgresql" and case.available_apps is None:
+    if case.available_apps is None:
         empty()
     else:
         _django_does(case)
 
 
 @cache
-def _statement(prefix: str = "") -> str:
+def _statements(prefix: str = "") -> list[str]:
     """What is locked has no writer any more: a thread that a test has left behind ends first, as with TRUNCATE."""
     kept = [apps.get_model(label) for label in KEPT]
     own = {model._meta.db_table for model in kept}
     tables = sorted(set(connection.introspection.django_table_names(only_existing=True)) - own)
     tables = [name for name in tables if name.startswith(prefix)]
-    names = ", ".join(f'"{name}"' for name in tables)
-    array = ", ".join(f"'\"{name}\"'" for name in tables)
-    added = "".join(
+    added = [
         f'DELETE FROM "{model._meta.db_table}" WHERE id > {model.objects.aggregate(last=Max("id"))["last"]};'
         for model in reversed(kept)
-    )
-    return f"""
+    ]
+    if connection.vendor == "sqlite":
+        return [*(f'DELETE FROM "{name}"' for name in tables), *added]
+    names = ", ".join(f'"{name}"' for name in tables)
+    array = ", ".join(f"'\"{name}\"'" for name in tables)
+    block = f"""
 DO $$
 DECLARE name text; written boolean;
 BEGIN
@@ -59,11 +60,13 @@ BEGIN
       IF written THEN EXECUTE 'DELETE FROM ' || name; END IF;
     END IF;
   END LOOP;
-  {added}
+  {"".join(added)}
 END $$"""
+    return [block]
 
 
 def empty(prefix: str = "") -> None:
     """All tables, or those whose names begin with `prefix`."""
-    with connection.cursor() as cursor:
-        cursor.execute(_statement(prefix))
+    with transaction.atomic(), connection.cursor() as cursor:
+        for statement in _statements(prefix):
+            cursor.execute(statement)

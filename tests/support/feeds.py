@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def publish(said: str = "hello", topic: str = TOPIC, **fields: Any) -> Publicati
         topic=topic,
         message_id=message.id,
         scope=world.scope_of(topic, tenant, "system", message.id),
-        digest=said[:64],
+        digest=sha256(said.encode()).hexdigest(),
         body=message.model_dump(mode="json"),
         **fields,
     )

@@ -168,6 +168,11 @@ def run(
     return done
 
 
+def start() -> None:
+    """Start the server before it is needed, without waiting for its imports."""
+    _forks()
+
+
 @functools.cache
 def _forks() -> Forks:
     path = os.environ.get("RAVI_TEST_FORKS")

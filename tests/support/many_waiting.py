@@ -47,14 +47,14 @@ def _insert(cursor: Any, table: str, whose: str, run: Run, request: HumanRequest
     )
     columns = dict(cursor.fetchall())
     new = {
-        name: f"replace(replace(t.{name}::text, '{request.id}', c.request::text), '{run.id}', c.run::text)::jsonb"
+        name: f"replace(replace(t.{name}::text, '{request.id}', c.request::text), '{run.id}', c.run::text)::{kind}"
         for name, kind in columns.items()
-        if kind == "jsonb"
+        if kind in ("json", "jsonb")
     }
     ids = {"ravi_session": "c.session", "ravi_run": "c.run", "ravi_humanrequest": "c.request"}
     new |= {"id": ids.get(table, "gen_random_uuid()"), "session_id": "c.session", "run_id": "c.run"}
     if table == "ravi_auditrecord":
-        new["key"] = "md5(c.run::text || t.key)"
+        new["key"] = "sha256(c.run::text::bytea || t.key)"
     owner = run.session_id if table == "ravi_session" else run.id
     names = ", ".join(f'"{name}"' for name in columns)
     values = ", ".join(new.get(name, f't."{name}"') for name in columns)

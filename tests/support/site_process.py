@@ -23,6 +23,7 @@ from psycopg.rows import dict_row
 from project.process import Child, wait_until
 from project.services import Postgres, Valkey
 from tests.support import forks, template
+from tests.support.columns import as_written
 from tests.support.model_server import Conversation, ModelServer
 from tests.support.patience import seconds
 
@@ -282,7 +283,8 @@ class Site:
         return self.query("SELECT * FROM ravi_run WHERE id = %s", run_id)[0]
 
     def journal(self, run_id: str) -> list[dict[str, Any]]:
-        return self.query("SELECT * FROM ravi_journalentry WHERE run_id = %s ORDER BY seq", run_id)
+        rows = self.query("SELECT * FROM ravi_journalentry WHERE run_id = %s ORDER BY seq", run_id)
+        return [as_written(row) for row in rows]
 
     def kinds(self, run_id: str) -> list[str]:
         return [row["kind"] for row in self.journal(run_id)]

@@ -162,7 +162,7 @@ def _everything(run: Any) -> Any:
             """
             SELECT to_jsonb(run),
               ARRAY(SELECT to_jsonb(t) FROM ravi_journalentry AS t WHERE run_id = run.id ORDER BY seq),
-              ARRAY(SELECT to_jsonb(t) FROM ravi_turn AS t WHERE run_id = run.id ORDER BY id),
+              ARRAY(SELECT to_jsonb(t) FROM ravi_turn AS t WHERE run_id = run.id ORDER BY position),
               ARRAY(SELECT to_jsonb(t) FROM ravi_signal AS t WHERE run_id = run.id ORDER BY id),
               ARRAY(SELECT to_jsonb(t) FROM ravi_inboxmessage AS t WHERE run_id = run.id ORDER BY id)
             FROM ravi_run AS run WHERE id = %s""",

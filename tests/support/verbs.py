@@ -106,14 +106,14 @@ runs.lifecycle.endings: cancel asking_control=record_control request_cancel
 runs.lifecycle.erasing: owners_live=_live owns_runs
 runs.lifecycle.endings: finish OWNER_DELETED UnreadMessages
 runs.lifecycle.erasing: delete_session erase_user erasing_sweep=sweep export ERASING_SWEPT=SWEPT erasing_work=work
-runs.files.files: delete_unused
+runs.files.files: delete_unused upload
 runs.lifecycle.erasure_rows: begin_session BODIES_S erase_trees erasures_some=_some
 runs.lifecycle.fork: fork fork_once store_fork=write_fork
 runs.lifecycle.generations: continue_as_new hand_over=write_handoff handing_over_is_occupied=_is_occupied
 runs.lifecycle.personal: NAMES_ROWS=ROWS
 runs.lifecycle.personal: PERSONAL_OTHERS=OTHERS PERSONAL_TABLES=TABLES
 runs.lifecycle.prune: PRUNE_BLOBS=BLOBS DAY_S PRUNE_KINDS=KINDS prune retention
-runs.lifecycle.prune_rows: prune_delete=delete_rows forget_archives prune_frames=frames journal_rows prune_blobs
+runs.lifecycle.prune_rows: prune_delete=delete_rows prune_archives=archives prune_frames=frames journal_rows prune_blobs
     prune_trees PRUNE_ROWS=ROWS PRUNE_TREES=TREES unreferenced_blobs
 runs.lifecycle.retry: retry store_retry=write_retry
 calls.middleware.audit_log: audit_log_write_audit=write_audit
@@ -143,6 +143,7 @@ people.signal_answers: replies_send=send
 people.site_rules: site_rules_addressees=addressees
 people.sticky: sticky_revoke=revoke revoke_sticky find_sticky
 people.top_ups: answer_top_up open_top_up pending_top_up
+people.uncertain: END_LATE=end_late
 live.rollups.counting: rollups_count=count rollups_sweep=sweep
 live.rollups.reading: read_dashboard=read DashboardTimes=Times Wanted
 runs.background_tasks: background_hint=hint background_lock=_lock background_stop=stop
@@ -194,7 +195,8 @@ wings.feeds.sources.items: full_sources is_full left_unread
 wings.feeds.sources.webhooks: forget_old_secret make_secret webhooks_parsed=_parsed path_of
 live.streams.republish: archive mark_many_published reserve_events unpublished
 live.streams.buffer: Batch get_buffer REQUESTS Lost MarkReached stream_url
-live.streams.frames: collapse frames_delta=delta frames_durable=durable frames_rest=rest Frame Source stream_done
+live.streams.frames: archive_unpacked=unpacked collapse frames_delta=delta frames_durable=durable frames_rest=rest
+    Frame Source stream_done
 live.streams.publisher: ARCHIVE_S FLUSH_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
 live.streams.reading: events_archived=archived events_follow=follow events_page=page
     EVENTS_PROGRESS=PROGRESS publish_internalize=internalize PUBLISH_PAGE=PAGE snapshot SNAPSHOT_BYTES

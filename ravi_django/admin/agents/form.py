@@ -49,7 +49,7 @@ FIELDSETS: list[Any] = [
         {
             "fields": [
                 *("tool_names", "approval_required_risk", "approvers", "sub_agents", "initial_tool_choice"),
-                "public_signals",
+                *("client_tools", "public_signals"),
             ]
         },
     ),
@@ -166,6 +166,11 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
             'is for the rest: {"send_invoice": "group:finance", "critical": "group:directors", "*": "staff"}.'
         ),
     )
+    client_tools = forms.TypedChoiceField(
+        required=False, label=_("client tools"), coerce=lambda value: value == "True" or value, empty_value=None,
+        choices=[("", _("No")), ("True", _("Yes")), ("high", _("Yes, and the user approves each call"))],
+        help_text=_("A page or another client may bring tools, which it runs itself. Runs of this agent get them."),
+    )  # fmt: skip
     sub_agents = DescribedField(
         required=False,
         label=_("sub-agents"),

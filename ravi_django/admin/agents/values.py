@@ -24,7 +24,7 @@ NESTED = {  # parts of a spec whose fields are `<part>_<name>` here
 FLAT = ["name", "description", "model", "fallbacks", "system_instructions", "tool_names", "max_iterations", "retention"]
 FLAT += ["kind", "output_topic", "source_signal", "follow_topics", "preferences", "every_s", "items_per_generation"]
 FLAT += ["approval_required_risk", "approvers", "initial_tool_choice", "starter_prompts", "welcome", "result_schema"]
-FLAT += ["public_signals"]
+FLAT += ["public_signals", "client_tools"]
 
 
 def assemble(data: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,8 @@ class HistoryProvider(Protocol):
         """
         ...
 
-    async def count(self, agent_id: Address, session_id: str) -> int: ...
+    async def count(self, agent_id: Address, session_id: str) -> int:
+        """The number of stored turns."""
 
     async def clear(self, agent_id: Address, session_id: str) -> None:
         """Delete the conversation."""
@@ -92,6 +93,7 @@ class InMemoryHistoryProvider:
         self._lock = threading.Lock()
 
     async def append(self, agent_id: Address, session_id: str, message: ChatMessage, *, run_id: str = "") -> None:
+        """Store one turn at the end."""
         await self.append_many(agent_id, session_id, [message], run_id=run_id)
 
     async def append_many(
@@ -103,6 +105,7 @@ class InMemoryHistoryProvider:
         run_id: str = "",
         start: int | None = None,
     ) -> None:
+        """Store turns at the end; those stored already under (run, index) are skipped."""
         indexed = bool(run_id) and start is not None
         with self._lock:
             thread = self._threads.setdefault(_key(agent_id, session_id), _Thread())
@@ -130,6 +133,7 @@ class InMemoryHistoryProvider:
         limit: int | None = None,
         offset: int = 0,
     ) -> list[ChatMessage]:
+        """The newest `limit` turns (None: all) without the `offset` newest; oldest first."""
         with self._lock:
             return page_among(self._before(agent_id, session_id), limit, offset)
 
@@ -139,14 +143,17 @@ class InMemoryHistoryProvider:
             return window_among(self._before(agent_id, session_id), limit)
 
     async def count(self, agent_id: Address, session_id: str) -> int:
+        """The number of turns."""
         with self._lock:
             return sum(keeps_of(row.message) is None for row in self._rows(agent_id, session_id))
 
     async def clear(self, agent_id: Address, session_id: str) -> None:
+        """Delete the conversation."""
         with self._lock:
             self._threads.pop(_key(agent_id, session_id), None)
 
     async def clear_run(self, agent_id: Address, session_id: str, run_id: str) -> None:
+        """Delete one run's turns."""
         with self._lock:
             if thread := self._threads.get(_key(agent_id, session_id)):
                 thread.rows = [row for row in thread.rows if row.run_id != run_id]

@@ -1,1 +1,1 @@
-"""Agents written as a generator of events. Read `agent.py` first; docs/flows.md shows one."""
+"""Agents written as a generator of events. Read `agent.py` first; docs/howto/flows.md shows one."""

@@ -43,6 +43,7 @@ class Prompt:
 
     @property
     def metadata(self) -> dict[str, Any]:
+        """The message's metadata, a copy."""
         return dict(self.message.metadata)
 
 
@@ -51,15 +52,15 @@ class ChatOutput:
     """Text for the stream. Consecutive outputs belong together. It needs no commit: its row is written with the
     next."""
 
-    text: str
+    text: str  # a part of the answer
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """Call one of the agent's tools. The yield returns its ToolExecutionResult, as `self.ctx.tool` does."""
 
-    name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # of the tool
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # JSON, by parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class SubagentCall:
     timeout: seconds, without the time that people take to answer the child's requests; None waits forever.
     """
 
-    agent: AgentId | str
-    task: Message | str
+    agent: AgentId | str  # its address
+    task: Message | str  # a text, or a whole message
     timeout: float | timedelta | None = None
 
 

@@ -397,4 +397,5 @@ class ReActAgent:
             await hook(event, **data)
 
     def spec(self) -> dict[str, Any]:
+        """What the runs of this agent depend on, as JSON: model, instructions, tools and options."""
         return spec_of_react(self, self._offers.plain)

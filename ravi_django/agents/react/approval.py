@@ -78,6 +78,11 @@ class ApprovalGate:
             return tool.approval != "never"
         return tool.risk_for(arguments).rank >= self.required.rank
 
+    def may_cover(self, tool: Tool) -> bool:
+        """Whether a call of the tool may need a decision, or has the risk of those that do."""
+        risks = Risk if tool.compute_risk is not None else [Risk(tool.risk)]
+        return tool.approval == "always" or any(risk.rank >= self.required.rank for risk in risks)
+
     def check(self, tools: Iterable[Tool]) -> None:
         """Raises InvalidInputError for approvers that cannot be asked about these tools."""
         all_tools = list(tools)

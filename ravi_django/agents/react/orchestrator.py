@@ -64,10 +64,12 @@ class SubAgentConfig:
 
     @property
     def ask_s(self) -> float:
+        """`ask_timeout` in seconds."""
         return check_seconds("ask_timeout", self.ask_timeout)
 
     @property
     def address(self) -> AgentId:
+        """The address of the sub-agent."""
         return address_of(self.agent)
 
 

@@ -67,6 +67,7 @@ class ResultType:
 
     @classmethod
     def of(cls, model: Any) -> ResultType | None:
+        """The type of a model or a JSON schema; None and a ResultType are returned as they are."""
         return model if model is None or isinstance(model, cls) else cls(model)
 
     def load(self, text: str) -> Any:

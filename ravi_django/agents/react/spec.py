@@ -35,6 +35,7 @@ def spec_of_react(agent: Any, options: GenerationOptions) -> dict[str, Any]:
             fallbacks=[model_name(model) for model in getattr(agent.model, "models", ())[1:]],
             window=_window(agent.context.pipeline),
             approvers=agent.approval.approvers.to_json(),
+            client_tools=agent.client_tools,
         ),
         **(
             {}

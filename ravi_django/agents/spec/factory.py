@@ -114,6 +114,7 @@ def rebuild_agent(
         "max_iterations": checked.max_iterations,
         "approval_required_risk": checked.approval_required_risk,
         "approvers": checked.approvers,
+        "client_tools": checked.client_tools,
         "budget": checked.budget,
         "initial_tool_choice": checked.initial_tool_choice,
         "base_options": checked.options.generation,

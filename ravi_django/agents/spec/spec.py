@@ -9,7 +9,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from ravi_django import wing
 from ravi_django.agents.messages import checked_names
@@ -110,21 +119,22 @@ class AgentSpec(BaseModel):
     fallbacks: list[str] = Field(default_factory=list)  # the models to try if it fails, in this order
     system_instructions: str = ""  # the template's text
     variables: dict[str, Variable] = Field(default_factory=dict)  # of the template, by name
-    tool_names: list[str] = Field(default_factory=list)
+    tool_names: list[str] = Field(default_factory=list)  # names under which tools are registered
     sub_agents: list[SubAgent] = Field(default_factory=list)  # each becomes a tool `handoff_<key>`
     max_iterations: int = Field(default=10, ge=1)  # model calls for one message
     budget: ExecutionBudget | None = None  # for each run
     retention: HistoryRetention = HistoryRetention.PERMANENT  # of the conversation's turns
     approval_required_risk: Risk | None = None  # tools of at least this risk need an approval; None: "high"
     approvers: Any = None  # who gives it: an address, several, or such by tool name, risk or "*"; None: nobody, denied
+    client_tools: StrictBool | Literal["high"] = False  # whether runs take their client's tools; "high": approved first
     starter_prompts: list[str] = Field(default_factory=list)  # suggested first messages
     welcome: str = ""  # shown before the first message
     initial_tool_choice: str | None = None  # "auto", "none", "required" or a tool's name, for the first model call
-    options: ModelSettings = Field(default_factory=ModelSettings)
+    options: ModelSettings = Field(default_factory=ModelSettings)  # of each model call
     window: Window | None = None  # None: the newest 100 messages
     result_schema: dict[str, Any] | None = None  # JSON Schema of the answer; None: free text
-    name: str = Field(default="", max_length=200)
-    description: str = ""
+    name: str = Field(default="", max_length=200)  # for people
+    description: str = ""  # for people, and for agents that hand over to it
     kind: Literal["react", "information", "personal_feed"] = "react"  # its class, see CLASSES
     output_topic: str | None = None  # type/source, for answers if nobody asked for a reply
     source_signal: str = "new_source_item"  # kind information: the signal that brings an item

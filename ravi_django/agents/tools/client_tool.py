@@ -19,7 +19,7 @@ from ravi_django.kernel.json_values import check_json
 MAX_TOOLS, MAX_BYTES = 20, 32 * 1024  # of the tools of one run together
 PREFIX = "page_"  # of their names, for the model
 CONTEXT = "_ravi_context"  # the parameter that gets the RunContext; no tool of a page has it
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,59}")  # with the prefix at most 64 characters, as providers allow
+NAME = "[A-Za-z0-9_-]{1,59}"  # with the prefix at most 64 characters, as providers allow
 
 NOT_ANSWERED = "The page did not answer: it was closed, or the person went on. Do not call the tool again unasked."
 
@@ -86,12 +86,15 @@ def checked_tools(tools: Any, field: str = "tools") -> list[dict[str, Any]]:
 
 def _checked(tool: Any, field: str) -> dict[str, Any]:
     match tool:
-        case {"name": str(name)} if _NAME.fullmatch(name):
+        case {"name": str(name)} if re.fullmatch(NAME, name):
             pass
         case _:
             text = "a tool has a name of 1 to 59 letters, digits, underscores and hyphens"
             raise InvalidInputError(text, field=f"{field}.name")
-    schema = tool.get("parameters") or {}
+    description, schema = tool.get("description"), tool.get("parameters")
+    if not isinstance(description, str | None):
+        raise InvalidInputError(f"the description of {name} must be a text", field=f"{field}.description")
+    schema = {} if schema is None else schema
     if not isinstance(schema, dict) or not isinstance(schema.get("$schema", ""), str):
         raise InvalidInputError(f"the parameters of {name} must be a JSON Schema", field=f"{field}.parameters")
     parameters = {"type": "object", "properties": {}, **schema}
@@ -102,4 +105,4 @@ def _checked(tool: Any, field: str) -> dict[str, Any]:
         raise InvalidInputError(f"the schema of {name} {text}", field=f"{field}.parameters") from None
     if parameters["type"] != "object" or CONTEXT in parameters["properties"]:
         raise InvalidInputError(f"the parameters of {name} must be an object", field=f"{field}.parameters")
-    return {"name": name, "description": str(tool.get("description") or ""), "parameters": parameters}
+    return {"name": name, "description": description or "", "parameters": parameters}

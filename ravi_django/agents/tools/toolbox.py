@@ -58,12 +58,15 @@ class Toolbox:
         self._tools[tool.name] = tool
 
     def get(self, name: str) -> Tool | None:
+        """The tool of this name, or None."""
         return self._tools.get(name)
 
     def all(self) -> list[Tool]:
+        """All tools."""
         return list(self._tools.values())
 
     def names(self) -> list[str]:
+        """The names of all tools."""
         return list(self._tools)
 
     def by_risk(self, risk: Risk | str) -> list[Tool]:

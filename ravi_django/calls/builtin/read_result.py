@@ -40,7 +40,7 @@ class ReadResultTool(FunctionTool):
 
 def read_result(
     ctx: RunContext,
-    id: Annotated[str, Field(max_length=64)],
+    id: Annotated[str, Field(max_length=600)],
     offset: Annotated[int, Field(ge=0)] = 0,
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = PAGE,
     find: Annotated[str, Field(max_length=200)] = "",
@@ -68,17 +68,18 @@ def _read(blob: Blob, offset: int, limit: int, find: str) -> str:
     return f"{text}\n[bytes {offset} to {end} of {blob.size}; {rest}]"
 
 
-def _blob(ctx: RunContext, entry_id: str) -> tuple[Blob, bool]:
+def _blob(ctx: RunContext, id: str) -> tuple[Blob, bool]:
     """The whole result, and whether it is hidden from owners. Raises ToolRefused, with the same message for an unknown
     result and another user's."""
-    unknown = ToolRefused(f"there is no result {entry_id!r} here; give the id that the mark at the cut names")
+    unknown = ToolRefused(f"there is no result {id!r} here; give the id that the mark at the cut names")
     try:
-        rows = JournalEntry.objects.filter(id=UUID(entry_id), kind="tool.call")
+        run, generation, path = id.split(":", 2)
+        rows = JournalEntry.objects.filter(run=UUID(run), generation=int(generation), path=path, kind="tool.call")
     except ValueError:
         raise unknown from None
-    entry = rows.filter(_readable(ctx)).only("digests", "request", "result").first()
-    named = (entry.digests or {}).get(WHOLE) if entry is not None else None
-    blob = Blob.objects.filter(id=named).first() if named else None
+    readable = rows.filter(_readable(ctx)).only("digests", "request", "result").order_by("-seq")
+    entry = next((row for row in readable if WHOLE in (row.digests or {})), None)
+    blob = None if entry is None else Blob.objects.filter(id=entry.digests[WHOLE]).first()
     if entry is None or blob is None:
         raise unknown
     internalize([entry])

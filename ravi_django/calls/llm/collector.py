@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 from ravi_django.calls.llm import turns
-from ravi_django.kernel.chat import Usage
+from ravi_django.kernel.chat import ChatMessage, Role, Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 from ravi_django.kernel.json_values import storable, written
 from ravi_django.kernel.llm import FinishReason, ModelResponse
@@ -320,10 +320,20 @@ def whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
+def call_ids(messages: Iterable[ChatMessage]) -> set[str]:
+    """The ids of earlier calls of a conversation."""
+    return {call.call_id for message in messages if message.role is Role.ASSISTANT for call in message.tool_calls}
+
+
+def is_plain(call_id: str) -> bool:
+    """Whether a call can keep its provider's id."""
+    return _ID.fullmatch(call_id) is not None
+
+
 def _id_of(call: Call, taken: set[str]) -> str:
     """The call's id in the conversation: the provider's if it is short and of plain letters. A taken one gets a suffix
     `_2`, `_3`, …"""
-    plain = call.id if _ID.fullmatch(call.id) else f"call_{sha256(call.id.encode(errors='replace')).hexdigest()[:24]}"
+    plain = call.id if is_plain(call.id) else f"call_{sha256(call.id.encode(errors='replace')).hexdigest()[:24]}"
     base = plain if call.id else f"call_{call.index}"
     return next(name for n in count(1) if (name := base if n == 1 else f"{base[:36]}_{n}") not in taken)
 

@@ -47,6 +47,9 @@ class LLMFactory:
     ) -> None:
         if not model or not isinstance(model, str):
             raise InvalidInputError(f'model must be "gpt-4o", "{REHEARSAL}" or the like, not {model!r}', field="model")
+        if api_key is not None and not api_key.strip():
+            message = "api_key is empty, and litellm would take the key of the environment: leave it out for that"
+            raise InvalidInputError(message, field="api_key")
         _check_names(defaults)
         self.model = model
         self.fallbacks = (fallbacks,) if isinstance(fallbacks, str) else tuple(fallbacks)

@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from ravi_django.calls.llm import knowledge, litellm_stream, names, turns
-from ravi_django.calls.llm.collector import ResponseCollector
+from ravi_django.calls.llm.collector import ResponseCollector, call_ids
 from ravi_django.calls.llm.errors import (
     Keys,
     is_fetch_error,
@@ -31,7 +31,7 @@ from ravi_django.calls.llm.loading import aload_litellm, is_imported, is_loaded
 from ravi_django.calls.llm.pricing import cost_by, listed_cost, site_prices
 from ravi_django.calls.llm.responses import ItemCollector, to_responses
 from ravi_django.calls.llm.wire import Addresses, Form, cache_key, to_wire, tools_to_wire, with_cache_marks
-from ravi_django.kernel.chat import ChatMessage, Role
+from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.errors import InvalidInputError, KernelError, ModelError, TransientError
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
@@ -342,7 +342,7 @@ class LiteLLMModel:
 
     def _response(self, litellm: Any, collector: ResponseCollector, messages: Sequence[ChatMessage]) -> ModelResponse:
         cost = self._cost(litellm, collector)
-        return collector.response(cost=cost, taken_ids=_call_ids(messages) if collector.has_calls else set())
+        return collector.response(cost=cost, taken_ids=call_ids(messages) if collector.has_calls else set())
 
     def _usage(self, litellm: Any, collector: ResponseCollector) -> StreamAlive:
         """Before the end of the answer its output is not known: Claude begins with one token."""
@@ -355,10 +355,6 @@ class LiteLLMModel:
         if prices is not None:
             return cost_by(prices, collector.usage, cache_writes=collector.cache_writes)
         return listed_cost(litellm, self.listed_as, collector.provider_usage)
-
-
-def _call_ids(messages: Sequence[ChatMessage]) -> set[str]:
-    return {call.call_id for message in messages if message.role is Role.ASSISTANT for call in message.tool_calls}
 
 
 # The keywords of litellm that name a host, a credential, another model, or a callback.

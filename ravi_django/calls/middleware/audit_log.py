@@ -117,6 +117,7 @@ class AuditLog:
             raise
 
     def of_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The part of a record about a call's arguments: their digest, or with `arguments=True` themselves."""
         hidden = self._hidden(arguments)
         body = canonical_json(hidden)
         detail: dict[str, Any] = {"arguments_sha256": hashlib.sha256(body).hexdigest()}

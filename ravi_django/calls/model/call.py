@@ -9,6 +9,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ravi_django.calls.llm import fallback, pricing
@@ -16,6 +17,7 @@ from ravi_django.calls.middleware import chain
 from ravi_django.calls.model import admission, provider_waits, streaming
 from ravi_django.calls.model.bill import Requests
 from ravi_django.conf import conf
+from ravi_django.engine.db.threads import may_pass
 from ravi_django.engine.journal import bodies as bodies_
 from ravi_django.engine.journal.entries import Entry, Recorded
 from ravi_django.engine.lease import backoff, paths
@@ -61,7 +63,7 @@ async def _call(
 ) -> ModelResponse:
     recorder = ctx.recorder
     digests = _digests(messages, options)
-    row = await recorder.recall(path, KIND, model.name, digests=digests)
+    row = await recorder.recall(path, KIND, model.name, digests={**digests, "result_by": options.result_by})
     if row is not None:
         return _decode(row)
     entry = Entry(KIND, path, model.name, digests=digests, read_upto=recorder.state.mailbox.read_upto)
@@ -111,7 +113,8 @@ async def _attempt(
         try:
             if late is not None:
                 raise late
-            with paths.entered(None):  # tasks of the model client do not belong to the run: a replay has none
+            # Tasks of the model client do not belong to the run: a replay has none.
+            with paths.entered(None), _repeatable():
                 response = await _answered(ctx, model, messages, options, path, moved, requests)
             done = hidden.mark_calls(_storable(priced(requests.answered(response), model.name)), ctx.toolbox)
             _fill(entry, done)
@@ -145,6 +148,17 @@ async def _attempt(
         entry.elapsed_s = time.monotonic() - begun
         await recorder.record(entry, then=functools.partial(_publish_end, ctx, entry))
     return done
+
+
+@contextmanager
+def _repeatable() -> Iterator[None]:
+    """A query of the model's code, or of a middleware's, that may succeed later is an error that is worth a retry."""
+    try:
+        yield
+    except Exception as error:
+        if may_pass(error):
+            raise TransientError(message_of(error), type=type(error).__name__) from error
+        raise
 
 
 async def _publish_end(ctx: RunState, entry: Entry) -> None:
@@ -221,8 +235,6 @@ def _digests(messages: Sequence[ChatMessage], options: GenerationOptions) -> dic
         digests["instructions"] = messages[0].digest.hex()[:32]
     if options.tools:
         digests["tools"] = options.tools_digest
-    if options.result_by:
-        digests["result_by"] = options.result_by
     return digests
 
 

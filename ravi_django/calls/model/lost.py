@@ -21,12 +21,13 @@ from ravi_django.calls.llm import pricing
 from ravi_django.calls.llm.loading import aload_litellm
 from ravi_django.calls.model.bill import PAID, Request, named, tokens_of
 from ravi_django.engine.db.threads import DatabaseThreads
-from ravi_django.engine.journal.append import append
 from ravi_django.engine.journal.entries import Entry
 from ravi_django.engine.journal.lease import Lease
+from ravi_django.engine.lease.appender import append_repeatable
 from ravi_django.engine.lease.recorder import Recorder
 from ravi_django.kernel import ChatModel, InvalidInputError, Usage
 from ravi_django.live.streams.buffer import get_buffer
+from ravi_django.live.streams.frames import ARGUMENTS
 from ravi_django.models import JournalEntry, Reservation
 from ravi_django.runs.budgets import accounts, ledger
 from ravi_django.runs.catalog import specs
@@ -100,7 +101,7 @@ async def entries(database: DatabaseThreads, lease: Lease, model: ChatModel | No
 def write(lease: Lease, rows: list[Entry]) -> None:
     """Commit the rows of a run that is not executed now."""
     accounts.learn()
-    ledger.settled(lease, rows, lambda: append(lease, rows))
+    append_repeatable(lease, rows, [])
 
 
 def find(lease: Lease) -> list[Lost]:
@@ -159,7 +160,7 @@ def _begins(frame: dict[str, Any], since: int) -> bool:
 
 def _read(frame: dict[str, Any], marks: dict[tuple[str, int], list[Lost]], since: int) -> None:
     content = frame.get("content")
-    if frame["type"] in ("text.delta", "reasoning.delta"):
+    if frame["type"] in ("text.delta", "reasoning.delta", ARGUMENTS):
         epoch, _, restarts = frame["attempt"].partition(".")
         if not restarts or restarts.isdigit():  # else it is no model's text
             _add(marks.get((frame["call"], int(epoch)), []), frame["text"], frame["ts"])

@@ -4,8 +4,9 @@ One row of ModelLimit for each account and model (or pattern) is shared by all p
 than half of its part, and nobody waits, it asks nobody. Else each request takes its time from the row, by the generic
 cell rate algorithm: `next_at` is when all requests so far have been paid back, and a request may be earlier by a burst.
 
-The first refusal sets a rate: 0.9 of what was taken in the last 10 s. Later ones lower it once in a round trip, and
-answers raise it slowly.
+The first refusal sets a rate: 0.9 of what was taken in the last 10 s, as far as one process knows; of several processes
+that are refused in that round trip, the highest rate counts. Later refusals lower it once in a round trip, and answers
+raise it, slowly at first.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ BURST_S, LEAST_BURST = 2.0, 5.0  # of a rate, and requests: so many may come at 
 LEAST_PER_MIN = 10.0  # that refusals teach
 LEAST_SPAN_S = 0.5  # over which a rate is measured
 LEAST_TAKEN = 10  # requests in WINDOW_S from which a rate is learned; a pause is enough for fewer
-RISE_S = 5.0  # between two rises of a learned rate, each by 1 % and one request a minute
+RISE_S = 5.0  # between two rises of a learned rate
+RISE, MOST_RISE = 0.01, 0.1  # the first one and the largest: each is twice the one before, until a request is refused
 FIRST_S, LONGEST_S = 1.0, 60.0  # of a pause, if the provider names none; doubled with each refusal
 
 
@@ -292,15 +294,18 @@ def refuse(
         _count(row, present, -1)
         is_over = not is_after(row.paused_until, present - timedelta(seconds=LONGEST_S))
         row.refusing_since = present if is_over else row.refusing_since or present
+        rate = row.learned_per_min
         if row.adapted_at is None or sent_at > row.adapted_at:
-            row.refusals, row.adapted_at, rate = row.refusals + 1, present, row.learned_per_min
+            row.refusals, row.adapted_at = row.refusals + 1, present
             if rate is not None:
+                row.rises = 0
                 age_s = max(LEAST_SPAN_S, (present - row.created_at).total_seconds())
                 per_s = row.pace / (1 - math.exp(-age_s / WINDOW_S))  # of a mean that has only begun
-                rate = min(0.9 * rate, max(0.95 * 60 * per_s, 0.45 * rate))
+                row.learned_per_min = max(LEAST_PER_MIN, min(0.9 * rate, max(0.95 * 60 * per_s, 0.45 * rate)))
             elif taken is not None:
-                row.pace, rate = taken[0] / WINDOW_S, 0.9 * 60 * taken[0] / taken[1]
-            row.learned_per_min = rate and max(LEAST_PER_MIN, rate)
+                row.pace, row.learned_per_min = taken[0] / WINDOW_S, max(LEAST_PER_MIN, 0.9 * 60 * taken[0] / taken[1])
+        elif taken is not None and rate and row.rises is None:  # of the first round trip
+            row.learned_per_min = max(rate, 0.9 * 60 * taken[0] / taken[1])
         seconds = max(pause_s, min(FIRST_S * 2 ** min(max(row.refusals - 1, 0), 10), LONGEST_S) * jitter)
         until = present + timedelta(seconds=seconds)
         if not is_after(row.paused_until, present):
@@ -326,7 +331,10 @@ def answered(limit: Limit, present: datetime) -> None:
         row = limit.row = _locked(limit)
         row.refusing_since, row.refusals = None, 0
         if row.learned_per_min and not is_after(row.adapted_at, present - timedelta(seconds=RISE_S)):
-            row.learned_per_min, row.adapted_at = row.learned_per_min * 1.01 + 1, present
+            rises = row.rises or 0
+            rise = min(RISE * 2 ** min(rises, 10), MOST_RISE)
+            row.learned_per_min, row.adapted_at = row.learned_per_min * (1 + rise) + 1, present
+            row.rises = rises + 1
         row.save()
 
 

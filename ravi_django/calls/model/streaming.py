@@ -10,11 +10,11 @@ from typing import Any, cast
 from ravi_django.agents.current import _task_shown
 from ravi_django.bytes_budget import process_bytes
 from ravi_django.calls.llm import fallback
+from ravi_django.calls.llm.collector import call_ids, is_plain
 from ravi_django.calls.llm.loading import aload_litellm
 from ravi_django.calls.model import admission, lost, provider_waits
 from ravi_django.calls.model.bill import Requests
 from ravi_django.conf import conf
-from ravi_django.engine.lease.recorder import Recorder
 from ravi_django.engine.lease.state import RunState
 from ravi_django.kernel import (
     AgentStep,
@@ -30,6 +30,8 @@ from ravi_django.kernel import (
     ToolCallDelta,
     TransientError,
 )
+from ravi_django.live.streams import hidden
+from ravi_django.live.streams.frames import ARGUMENTS
 from ravi_django.runs.files import media
 
 
@@ -64,7 +66,7 @@ async def stream(
         ctx.recorder.stream.progress(AgentStep.THINKING, about)
     has_media = any([message.has_media for message in messages])
     call = await _with_media(ctx, model, messages) if has_media else media.CallMedia(messages, {})
-    live = _LiveOutput(ctx.recorder, path) if show else None
+    live = _LiveOutput(ctx, path, messages) if show else None
     refusal, refused_by = cast("ModelError | None", None), model.name
     fallback.view_for.set(functools.partial(media.view_for, call.files))
     fallback.failed.set(functools.partial(provider_waits.failed, ctx.recorder, ctx.recorder.state.present()))
@@ -142,13 +144,14 @@ async def _streamed(
 
 
 class _LiveOutput:
-    """Shows text, reasoning, and the name of each tool that is about to be called."""
+    """Shows text, reasoning, the name of each tool that is about to be called, and the arguments of some."""
 
-    def __init__(self, recorder: Recorder, path: str) -> None:
-        self._recorder, self._path = recorder, path
+    def __init__(self, ctx: RunState, path: str, messages: Sequence[ChatMessage]) -> None:
+        self._ctx, self._recorder, self._path, self._messages = ctx, ctx.recorder, path, messages
         self._restarts = 0
         self._has_text = False  # in this attempt
         self._tools: set[int] = set()  # calls of this attempt that were shown
+        self._writes: dict[int, bool] = {}  # by call of this attempt: whether its arguments are shown
         texts = _task_shown.get()
         self._texts: list[str] = [] if texts is None else texts  # of this attempt
         self._texts.clear()
@@ -160,18 +163,35 @@ class _LiveOutput:
                 if event.type == "text.delta":
                     self._texts.append(event.text)
                 self._delta(event.type, event.text)
-            case ToolCallDelta() if event.name and event.index not in self._tools:
-                self._tools.add(event.index)
-                self._recorder.stream.progress(AgentStep.THINKING, {"tool": event.name, "call": self._path})
+            case ToolCallDelta() if event.name:
+                if event.index not in self._tools:
+                    self._tools.add(event.index)
+                    self._recorder.stream.progress(AgentStep.THINKING, {"tool": event.name, "call": self._path})
+                if event.arguments and event.index not in self._writes:
+                    self._writes[event.index] = self._may_show(event)
+                if event.arguments and self._writes[event.index]:
+                    self._delta(ARGUMENTS, event.arguments, tool=event.name, call_id=event.call_id)
             case StreamRestart():
                 self._restarts += 1
                 self._tools.clear()
+                self._writes.clear()
                 self._texts.clear()
                 if self._has_text:  # remove the text of the failed attempt
                     self._has_text = False
                     self._delta("text.delta", "")
 
-    def _delta(self, type: str, text: str) -> None:
+    def _may_show(self, event: ToolCallDelta) -> bool:
+        """Arguments of a known tool of the root's agent, which hides none, and whose calls nobody decides on. Where a
+        middleware may change them, or the call gets another id, the client would have what is not called."""
+        ctx, tool = self._ctx, self._ctx.toolbox.get(event.name)
+        if tool is None or ctx.approval is None or self._recorder.stream.source.depth:
+            return False
+        is_renamed = not is_plain(event.call_id) or event.call_id in call_ids(self._messages)
+        if is_renamed or ctx.middleware.chat or ctx.middleware.function:
+            return False
+        return not hidden.of_tool(tool) and not ctx.approval.may_cover(tool)
+
+    def _delta(self, type: str, text: str, **more: str) -> None:
         epoch = self._recorder.lease.epoch
         attempt = f"{epoch}.{self._restarts}" if self._restarts else str(epoch)
-        self._recorder.stream.delta(type, text, call=self._path, attempt=attempt)
+        self._recorder.stream.delta(type, text, call=self._path, attempt=attempt, **more)

@@ -214,8 +214,9 @@ def _keep(ctx: RunState, watch: Stopwatch, entry: Entry, result: ToolExecutionRe
     if ctx.middleware.function:  # they may have returned any value
         result = happened(entry.name, result)
     limit = results.limit_of(ctx.toolbox.get(entry.name))
-    readable = ctx.toolbox.get(results.READER) is not None
-    result = results.fit(entry, result, limit, readable=readable)
+    run, has_reader = ctx.recorder.lease.run, ctx.toolbox.get(results.READER) is not None
+    id = f"{run.id}:{run.generation}:{entry.path}" if has_reader else ""
+    result = results.fit(entry, result, limit, id=id)
     entry.result = {"content": blocks_json(result.content)}
     if result.is_error:
         entry.result["is_error"] = True

@@ -37,7 +37,6 @@ from ravi_django.kernel.errors import CancellationError, LeaseLostError, ToolRef
 from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import Effect, Tool
 from ravi_django.live.streams import hidden
-from ravi_django.models import uuid7
 from ravi_django.people import uncertain
 from ravi_django.runs import failures, workers
 
@@ -192,7 +191,7 @@ class Attempt:
         try:
             if values:
                 result = happened(self._tool.name, values[0])
-                content = blocks_json(fit(Entry("", ""), result, limit_of(self._tool), readable=False).content)
+                content = blocks_json(fit(Entry("", ""), result, limit_of(self._tool)).content)
             with_retry(uncertain.end_late, self._run, self._entry, self._worker, content)
         except Exception:
             log.exception("the late end of %s is not written", self._tool.name, extra={"action": "tool.late_lost"})
@@ -213,7 +212,7 @@ async def _transactional(
         return _error(f"{tool.name} is transactional and must be a sync tool")
     recorder = ctx.recorder
     begun = time.monotonic()
-    row = replace(entry, id=uuid7(), phase="started") if ctx.middleware.function else entry
+    row = replace(entry, phase="started") if ctx.middleware.function else entry
     entries, turns = recorder.take_pending(row)
     under_way = Commit(begun=False)
     loop = asyncio.get_running_loop()

@@ -173,9 +173,9 @@ def limit_of(tool: Tool | None) -> int:
     return site if tool is None or tool.max_result_bytes is None else min(site, tool.max_result_bytes)
 
 
-def fit(entry: Entry, result: ToolExecutionResult, limit: int, *, readable: bool) -> ToolExecutionResult:
+def fit(entry: Entry, result: ToolExecutionResult, limit: int, *, id: str = "") -> ToolExecutionResult:
     """The part of the result that the model is shown; if that is not all, the entry gets the whole as a blob.
-    `readable`: the agent has the tool to read on. Slow for many megabytes: not for the event loop."""
+    `id`: by which the agent's tool reads on, if it has that tool. Slow for many megabytes: not for the event loop."""
     sizes = [_size(block) for block in result.content]
     if sum(sizes) <= limit:
         return result
@@ -186,7 +186,7 @@ def fit(entry: Entry, result: ToolExecutionResult, limit: int, *, readable: bool
     entry.blobs = [blob]
     entry.digests = {**(entry.digests or {}), WHOLE: blob.id}
     fitting, offset = _fitting(result.content, sizes, limit)
-    marker = _marker(len(body), offset if textual else None, is_all, str(entry.id) if readable else "")
+    marker = _marker(len(body), offset if textual else None, is_all, id)
     if fitting and isinstance(fitting[-1], TextBlock):
         fitting[-1] = TextBlock(text=f"{fitting[-1].text}\n{marker}")
     else:
@@ -235,15 +235,15 @@ def _fitting(blocks: list[ContentBlock], sizes: list[int], limit: int) -> tuple[
     return fitting, offset
 
 
-def _marker(size: int, offset: int | None, is_all: bool, entry_id: str) -> str:
+def _marker(size: int, offset: int | None, is_all: bool, id: str) -> str:
     if not is_all:
         note = f"[cut here: the whole has more than {size} bytes, of which the first {size} were kept"
     elif offset is None:
         note = f"[cut here: the whole has {size} bytes"
     else:
         note = f"[cut here: {size - offset} of {size} bytes left out"
-    if entry_id:
-        note += f'; read on with {READER}(id="{entry_id}", offset={offset or 0})'
+    if id:
+        note += f'; read on with {READER}(id="{id}", offset={offset or 0})'
     return f"{note}]"
 
 

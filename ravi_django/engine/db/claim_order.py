@@ -1,8 +1,8 @@
 """The order of claims: ready runs with the earliest `claim_at` first.
 
-It is the time at which a run becomes ready, plus SHARE for each open run of its owner with the same or a higher
-priority, minus the head start of its priority. So one owner's backlog lets other owners' runs pass, and still no run
-waits forever. The runs are counted when a run becomes ready: a claim costs the same for any owner.
+It is the time at which a run becomes ready, plus SHARE for each open run of its owner in its tenant with the same or a
+higher priority, minus the head start of its priority. So one owner's backlog lets other owners' runs pass, and still no
+run waits forever. The runs are counted when a run becomes ready: a claim costs the same for any owner.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def _count(same: str, priority: str, run_id: str) -> str:
 
 def _same(owner: str, tenant: str) -> dict[str, str]:
     """By RAVI["FAIR_BY"]: the condition that a run `o` shares with a run of this owner and tenant. An index has it."""
+    of_tenant = f"o.tenant = {tenant}"
     return {
-        "owner": f"coalesce(CAST(o.owner_id AS text), '') = coalesce(CAST({owner} AS text), '')",
-        "tenant": f"o.tenant = {tenant}",
+        "owner": f"{of_tenant} AND coalesce(CAST(o.owner_id AS text), '') = coalesce(CAST({owner} AS text), '')",
+        "tenant": of_tenant,
     }
 
 
@@ -63,7 +64,8 @@ def stamp(run: Run, ahead: int = 0) -> Run:
     """Set the times of a new run that are not the database's default. `claim_at` is an expression for the INSERT;
     `ahead` is the number of the owner's runs that the same statement writes before this one."""
     same = _same("%s", "%s").get(conf.FAIR_BY)
-    count_parameters = [_prepared(run, name) for name in (conf.FAIR_BY, "priority", "id")] if same else []
+    names = ["tenant", *(["owner"] if conf.FAIR_BY == "owner" else []), "priority", "id"]
+    count_parameters = [_prepared(run, name) for name in names] if same else []
     count = same and f"{_count(same, '%s', '%s')} + {ahead:d}"
     run.claim_at = _expression("%s", [run.priority], count, count_parameters)
     stamped: Run = clock.stamp(run)

@@ -21,6 +21,7 @@ from ravi_django.db import alias, connection, is_shared
 from ravi_django.engine.db import clock
 from ravi_django.engine.db.connections import limited
 from ravi_django.models import Blob
+from ravi_django.models.base import HexField
 
 Row = TypeVar("Row", bound=Model)
 Params = Sequence[str | None] | Mapping[str, Any]
@@ -81,7 +82,7 @@ def insert_blob(blob: Blob) -> None:
 
 _INSERT_BLOB = (
     "INSERT INTO ravi_blob (id, body, encoding, size, created_at)"  # noqa: S608 - the only part is our own NOW
-    f" VALUES (%(id)s::text, %(body)s::bytea, %(encoding)s::text, %(size)s::bigint, {NOW})"
+    f" VALUES (decode(%(id)s::text, 'hex'), %(body)s::bytea, %(encoding)s::text, %(size)s::bigint, {NOW})"
     " ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at, erase_at = NULL RETURNING id"
 )
 
@@ -107,7 +108,8 @@ def texts(values: Sequence[str] | None) -> str | None:
 @cache
 def columns(model: type[Model], alias: str) -> str:
     """All columns of a model's table, in the order that `instance` expects their values."""
-    return ", ".join(f'{alias}."{field.column}"' for field in model._meta.concrete_fields)
+    names = [(field, f'{alias}."{field.column}"') for field in model._meta.concrete_fields]
+    return ", ".join(f"encode({name}, 'hex')" if isinstance(field, HexField) else name for field, name in names)
 
 
 def instance(model: type[Row], values: Sequence[Any], errors: list[str] | None = None) -> Row:
@@ -178,6 +180,8 @@ def as_text(field: Field[Any, Any], value: Any) -> str | None:
         return None
     if isinstance(field, JSONField):
         return to_json(value, fallback=str).decode()
+    if isinstance(field, HexField):
+        return rf"\x{value}"
     if isinstance(value, bool):
         return "t" if value else "f"
     return str(getattr(value, "value", value))

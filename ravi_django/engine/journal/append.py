@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any
+from uuid import UUID
 
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from ravi_django.db import transaction
 from ravi_django.engine.db import clock, postgres
 from ravi_django.engine.journal import fence
 from ravi_django.engine.journal.entries import Entry, NewTurn, externalize, journal_row
 from ravi_django.engine.journal.lease import Lease
-from ravi_django.models import Blob, JournalEntry, Run, Status
+from ravi_django.models import AfterLease, Blob, JournalEntry, Run, Status
 
 BIG_BODY = 256 * 1024  # bytes
 
@@ -43,10 +44,10 @@ def appending(also: Callable[..., None]) -> Callable[..., int]:
 
 def write_row(run: Run, entry: Entry, epoch: int, *, seq: int | None = None) -> JournalEntry:
     """Write a row without a lease: the next one of a locked run, whose `next_seq` and epoch the caller raises."""
+    entry.seq = run.next_seq if seq is None else seq
     row: JournalEntry = journal_row(
         entry,
         run_id=run.id,
-        seq=run.next_seq if seq is None else seq,
         generation=run.generation,
         epoch=epoch,
         now=clock.now(),
@@ -62,6 +63,16 @@ def write_outside(run: Run, entry: Entry) -> JournalEntry:
     epoch = run.lease_epoch + (run.status != Status.RUNNING)
     Run.objects.filter(id=run.id).update(lease_epoch=epoch, next_seq=F("next_seq") + 1)
     return write_row(run, entry, epoch)
+
+
+def mark(run_id: UUID | str) -> None:
+    """Note that something will be left to do for a locked run after its lease."""
+    AfterLease.objects.bulk_create([AfterLease(run_id=run_id)], ignore_conflicts=True)
+
+
+def unmark(run_ids: Iterable[UUID] | QuerySet[Run]) -> None:
+    """Nothing is left to do for these locked runs, which have no lease."""
+    AfterLease.objects.filter(run__in=run_ids).delete()
 
 
 def store_big_values(entries: Sequence[Entry]) -> None:

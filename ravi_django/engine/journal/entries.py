@@ -25,7 +25,8 @@ from ravi_django.calls.llm.errors import error_text
 from ravi_django.kernel import ChatMessage, InvalidInputError, Usage
 from ravi_django.kernel.chat import TOKENS as TOKENS
 from ravi_django.kernel.json_values import MAX_DEPTH, check_storable, is_suspect, parsed, storable
-from ravi_django.models import Blob, JournalEntry, Phase, Session, Turn, uuid7
+from ravi_django.models import Blob, JournalEntry, Phase, Session, Turn
+from ravi_django.models.fields import packed, unpacked
 from ravi_django.models.session import blocks_of
 
 BLOB_KEY = "$blob"  # {"$blob": sha256, "size": bytes} replaces a value that is stored as a Blob
@@ -53,8 +54,9 @@ class Entry:
     cost: float | None = None
     read_upto: int | None = None
     elapsed_s: float = 0.0
-    id: UUID = field(default_factory=uuid7)
-    stored: dict[str, str] = field(default_factory=dict)  # request and result as JSON text; see `externalize`
+    seq: int = 0  # under which it was written, or tried last
+    is_written: bool = False
+    stored: dict[str, str] = field(default_factory=dict)  # request and result as the row's JSON; see `externalize`
     blobs: list[Blob] = field(default_factory=list)  # bodies named by the row's digests, written before it
 
     @property
@@ -80,13 +82,26 @@ class NewTurn:
     session_id: UUID
     agent: str
     message: ChatMessage
-    entry: UUID | None = None  # the row of the run's journal that holds the message's blocks
+    entry: Entry | None = None  # the row of the run's journal that holds the message's blocks
     shared: bool = False  # the session's other agents read it
     seen: int | None = None  # of a summary: the position up to which other agents' turns were read
 
-    @property
-    def content(self) -> list[dict[str, Any]] | None:
-        return self.message.to_json()["content"] if self.entry is None else None
+    def columns(self, entries: Sequence[Entry], agent: str) -> dict[str, Any]:
+        """Values by column. The turn is written with these `entries` of this agent's run. It refers to no row that may
+        not be there by then."""
+        entry = self.entry
+        if entry is not None and not (entry.is_written or any([entry is one for one in entries])):
+            entry = None
+        return {
+            "entry_seq": None if entry is None else entry.seq,
+            "agent": None if entry is not None and self.agent == agent else self.agent,
+            "content": self.message.to_json()["content"] if entry is None else None,
+            "role": self.message.role,
+            "name": self.message.name or "",
+            "keeps": self.keeps,
+            "shared": self.shared,
+            "seen": self.seen,
+        }
 
     @property
     def keeps(self) -> int | None:
@@ -116,7 +131,6 @@ class Recorded:
     read_upto: int | None
     started_at: datetime
     finished_at: datetime
-    schema: int = SCHEMA
 
     @property
     def usage(self) -> Usage:
@@ -229,9 +243,9 @@ def externalize(entry: Entry) -> list[Blob]:
         value = getattr(entry, name)
         if value is None:
             continue
-        body = encode(value)
+        body = encode(_in_row(name, value))
         if len(body) > INLINE_BYTES:
-            blob = make_blob(body, compress=True)
+            blob = make_blob(encode(value), compress=True)
             body = to_json({BLOB_KEY: blob.id, "size": blob.size})
             blobs.append(blob)
         entry.stored[name] = body.decode()
@@ -247,7 +261,7 @@ def fits_in_row(entry: Entry) -> bool:
         if (value := getattr(entry, name)) is not None:
             if _room(value, INLINE_BYTES) < 0:
                 return False
-            body = encode(value)
+            body = encode(_in_row(name, value))
             if len(body) > INLINE_BYTES:
                 return False
             texts[name] = body.decode()
@@ -269,7 +283,11 @@ def _room(value: Any, left: int) -> int:
 
 def stored_text(entry: Entry, name: str) -> str | None:
     """JSON text of the entry's request or result; None stays NULL."""
-    return entry.stored.get(name) or dumps(getattr(entry, name))
+    return entry.stored.get(name) or dumps(_in_row(name, getattr(entry, name)))
+
+
+def _in_row(name: str, value: Any) -> Any:
+    return packed(value) if name == "result" else value
 
 
 def names_of_bodies(row: Any) -> set[str]:
@@ -303,12 +321,11 @@ def _blob_id(value: Any) -> str | None:
     return value.get(BLOB_KEY) if isinstance(value, dict) and len(value) == 2 else None
 
 
-def journal_row(entry: Entry, *, run_id: UUID, seq: int, generation: int, epoch: int, now: Any, start: Any) -> Any:
+def journal_row(entry: Entry, *, run_id: UUID, generation: int, epoch: int, now: Any, start: Any) -> Any:
     """The entry as a model instance, to append it through the ORM."""
     return JournalEntry(
-        id=entry.id,
         run_id=run_id,
-        seq=seq,
+        seq=entry.seq,
         generation=generation,
         path=entry.path,
         attempt=entry.attempt,
@@ -317,13 +334,12 @@ def journal_row(entry: Entry, *, run_id: UUID, seq: int, generation: int, epoch:
         name=entry.name,
         request=_stored_value(entry, "request"),
         digests=entry.digests,
-        result=_stored_value(entry, "result"),
+        result=unpacked(_stored_value(entry, "result")),
         error=entry.error,
         trace=entry.trace,
         **({name: getattr(entry.usage, name) for name in TOKENS} if entry.usage else {}),
         cost=entry.cost,
         read_upto=entry.read_upto,
-        schema=SCHEMA,
         epoch=epoch,
         started_at=start,
         finished_at=now,
@@ -336,27 +352,18 @@ def _stored_value(entry: Entry, name: str) -> Any:
 
 
 def write_turns(
-    session_id: UUID, turns: Sequence[NewTurn], *, run_id: UUID | None, index: int | None, again: bool = False
+    session_id: UUID,
+    turns: Sequence[tuple[int | None, NewTurn]],
+    *,
+    run_id: UUID | None,
+    agent: str = "",
+    entries: Sequence[Entry] = (),
 ) -> None:
-    """Store turns at the end of a session, under its lock. `index`: that of the first turn within its run. With `again`
-    turns that are stored already are skipped."""
+    """Store turns at the end of a session, under its lock, each with its index within the run. `agent`: the run's."""
     Session.objects.filter(id=session_id).update(next_position=F("next_position") + len(turns))
     end = Session.objects.values_list("next_position", flat=True).get(id=session_id)
-    rows = [
-        Turn(
-            session_id=session_id,
-            agent=turn.agent,
-            position=end - len(turns) + number,
-            run_id=run_id,
-            index=None if index is None else index + number,
-            role=turn.message.role,
-            content=turn.content,
-            entry_id=turn.entry,
-            name=turn.message.name or "",
-            keeps=turn.keeps,
-            shared=turn.shared,
-            seen=turn.seen,
-        )
-        for number, turn in enumerate(turns)
-    ]
-    Turn.objects.bulk_create(rows, ignore_conflicts=again)
+    of_run = {"session_id": session_id, "run_id": run_id}
+    Turn.objects.bulk_create(
+        Turn(position=position, index=index, **of_run, **turn.columns(entries, agent))
+        for position, (index, turn) in enumerate(turns, end - len(turns))
+    )

@@ -11,7 +11,7 @@ from uuid import UUID
 from ravi_django.models import Run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lease:
     """The right to write one run, until another claim raises the epoch."""
 
@@ -26,6 +26,10 @@ class Lease:
     fault: str = field(default="", compare=False)  # why the claim could not read a part of its rows
     woken: set[int] = field(default_factory=set, compare=False)  # the run's `wake_seq` as later appends have found it
     reserved: set[str] = field(default_factory=set, compare=False)  # calls that may hold a part of a budget
+    next_seq: int = field(default=0, compare=False)  # of the run's next row, as the last append has left it
+
+    def __post_init__(self) -> None:
+        self.next_seq = self.next_seq or self.run.next_seq
 
     @property
     def run_id(self) -> UUID:

@@ -51,16 +51,16 @@ def of_entries(run: Run, entries: Iterable[Entry], output: Any = None) -> list[E
 
 
 def _of_entry(run: Run, entry: Entry, output: Any) -> Event | None:
-    error = entry.error or {}
+    error, about = entry.error or {}, _about(run, _id(run.id, entry.seq))
     if entry.kind in _ENDS:
-        return _of_end(run, entry, output)
+        return _of_end(run, entry, output, about)
     if REFUSED in error and entry.kind == "llm.call":
         detail = str(error.get("message", ""))
-        return event_types.budget_exhausted(run.id, run.session_id, error[REFUSED], detail, **_about(run, entry.id.hex))
+        return event_types.budget_exhausted(run.id, run.session_id, error[REFUSED], detail, **about)
     if entry.kind == "run.retried" and "supersedes" in (entry.result or {}):  # by a person, not for a transient error
-        return event_types.run_retried(run.id, run.session_id, **_about(run, entry.id.hex))
+        return event_types.run_retried(run.id, run.session_id, **about)
     if (entry.kind == "run.started" and run.generation == 0) or _begins_fork(run, entry):
-        return event_types.run_started(run.id, run.session_id, **_about(run, entry.id.hex))
+        return event_types.run_started(run.id, run.session_id, **about)
     return None
 
 
@@ -69,10 +69,9 @@ def _begins_fork(run: Run, entry: Entry) -> bool:
     return entry.kind == "run.resumed" and 0 < run.fork_seq == run.next_seq - 2
 
 
-def _of_end(run: Run, entry: Entry, output: Any) -> Event:
+def _of_end(run: Run, entry: Entry, output: Any, about: Origin) -> Event:
     error = entry.error or {}
     kind, detail = str(error.get("type", "")), str(error.get("message", ""))
-    about = _about(run, entry.id.hex)
     match entry.kind.removeprefix("run."):
         case Status.COMPLETED:
             return event_types.run_completed(run.id, run.session_id, str(output or ""), **about)

@@ -19,13 +19,12 @@ ARGUMENTS = "arguments"  # in a row's digests
 class Journal:
     """Look-ups of one lease. `Recorder.recall` delivers each recorded result once."""
 
-    def __init__(self, rows: Sequence[Recorded], *, stall_s: float | None = None) -> None:
-        """Raises DeterminismError for rows of a form that this release does not know."""
-        later = next((row for row in rows if row.schema > SCHEMA), None)
-        if later is not None:
+    def __init__(self, rows: Sequence[Recorded], schema: int = SCHEMA, *, stall_s: float | None = None) -> None:
+        """`schema`: the form of the rows. Raises DeterminismError for one that this release does not know."""
+        if schema > SCHEMA:
             raise DeterminismError(
-                f"entry {later.seq} has the form {later.schema} of a later release, this one reads up to {SCHEMA}; "
-                "a worker of that release can continue the run"
+                f"the journal has the form {schema} of a later release, this one reads up to {SCHEMA}; a worker of "
+                "that release can continue the run"
             )
         self._results: dict[str, Recorded] = {}
         self._started: dict[str, Recorded] = {}
@@ -243,8 +242,9 @@ def drift(row: Recorded, name: str, digests: dict[str, Any]) -> list[str]:
     Raises DeterminismError instead when RAVI["REPLAY"] is "strict".
     """
     recorded, present = {"model": row.name, **(row.digests or {})}, {"model": name, **digests}
+    recorded["result_by"] = (row.request or {}).get("result_by")
     compared = ["instructions", "model"]
-    if recorded.get("result_by") == present.get("result_by"):  # what is known of the provider differs by process
+    if recorded["result_by"] == present.get("result_by"):  # what is known of the provider differs by process
         compared.append("tools")
     changed = [key for key in compared if recorded.get(key) != present.get(key)]
     if changed and conf.REPLAY == "strict":

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, connections
+from django.db import connections
 
 from ravi_django.conf import conf
 from ravi_django.db import MODE, alias, connection
@@ -29,11 +29,10 @@ from ravi_django.engine.db.postgres import numbered
 from ravi_django.engine.db.threads import DatabaseThreads, is_disconnect, may_pass
 from ravi_django.engine.journal import append as journal_append, fence
 from ravi_django.engine.journal.entries import Entry, NewTurn
-from ravi_django.engine.journal.fence import Statement
+from ravi_django.engine.journal.fence import AlreadyWritten, Statement
 from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.lease import paths
 from ravi_django.kernel import LeaseLostError
-from ravi_django.models import JournalEntry
 from ravi_django.runs.budgets import ledger
 
 log = logging.getLogger("ravi.appending")
@@ -155,11 +154,8 @@ class Appender:
             statement = fence.append_statement(lease, entries, turns)
             if statement is not None:
                 row, cancelled = await idle.execute(statement)
-                if row is not None:
-                    try:
-                        return statement.answer(row), None, cancelled
-                    except LeaseLostError as lost:
-                        return None, lost, cancelled
+                if row:
+                    return statement.answer(row), None, cancelled
         seq, error, again = await self.database.see_through(
             append_repeatable, lease, entries, turns, write or journal_append.append
         )
@@ -242,7 +238,8 @@ class LoopConnection:
         self._is_busy, self._cancelled = True, False
         deadline = asyncio.get_running_loop().call_later(conf.HEARTBEAT_S, self._overdue)
         try:
-            row = await self._perform(statement)
+            with paths.entered(None):  # psycopg before 3.3.7 makes tasks, which are not the run's
+                row = await self._perform(statement)
         except Exception as error:
             log.warning("an append failed and is repeated by a thread: %s", error, extra={"action": "append.repeated"})
             if self._is_useless_after(error):
@@ -332,11 +329,11 @@ def append_repeatable(
 ) -> int:
     """Append. If an earlier try was committed and its answer lost, return the seq of its first row. Rows of which an
     earlier try has committed only some, with others, are refused: each append that came with them is repeated alone."""
+    next_seq = lease.next_seq
     try:
         return ledger.settled(lease, entries, partial(write, lease, entries, turns))
-    except IntegrityError:
-        seqs = dict(JournalEntry.objects.filter(id__in=[entry.id for entry in entries]).values_list("id", "seq"))
-        first = seqs.get(entries[0].id, 0)
-        if [seqs.get(entry.id) for entry in entries] != list(range(first, first + len(entries))):
-            raise
-        return first
+    except AlreadyWritten as written:
+        return int(written.args[0])
+    except Exception:
+        lease.next_seq = next_seq  # rolled back
+        raise

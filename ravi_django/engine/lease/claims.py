@@ -19,8 +19,9 @@ from ravi_django.db import connection, transaction
 from ravi_django.engine.db import clock, postgres
 from ravi_django.engine.db.postgres import NOW, Row
 from ravi_django.engine.journal import outbox
+from ravi_django.engine.journal.append import mark
 from ravi_django.engine.journal.lease import Lease
-from ravi_django.models import Run, Session, Status, WorkerProcess
+from ravi_django.models import InboxMessage, Run, Session, Status, WorkerProcess
 
 SUSPECT = 2  # crashes in a row
 _CALM = Q(crashes__lt=SUSPECT - 1) | Q(crashes=SUSPECT - 1) & ~Q(status=Status.RUNNING)
@@ -87,6 +88,7 @@ def _claim_by_orm(run_id: UUID | str, owner: str, may_claim: Q) -> Lease | None:
     )
     if not taken:
         return None
+    mark(run_id)
     errors: list[str] = []
     run = _row(Run, run_id, errors)
     run.session = _row(Session, run.session_id, errors)
@@ -173,7 +175,7 @@ def _claim_postgres(
 
 
 def _lease_of(row: Sequence[Any], owner: str) -> Lease:
-    expired_at, message_id, body, *rest = row
+    expired_at, number, message_id, body, *rest = row
     width = len(Run._meta.concrete_fields)
     errors: list[str] = []  # of one row: they must not lose the other leases of the batch
     run, root, parent = (
@@ -183,7 +185,7 @@ def _lease_of(row: Sequence[Any], owner: str) -> Lease:
     assert run is not None
     run.root, run.parent, run.session = root, parent, postgres.instance(Session, rest[3 * width :], errors)
     (message,) = postgres.decoded([body], [0], errors)
-    sole = None if message_id is None else (message_id, message)
+    sole = None if number is None else (number, InboxMessage.whole(run, message_id, message))
     fault = "; ".join(errors)
     return Lease(run=run, epoch=run.lease_epoch, owner=owner, expired_at=expired_at, sole=sole, fault=fault)
 
@@ -220,8 +222,10 @@ WITH {picked}taken AS (
     error = NULL, wake_at = NULL, hints = 0, hint_after = NULL
   WHERE {which} AND {_KNOWN} AND (({_READY}) OR ({_TIMED}) OR ({_EXPIRED}))
   RETURNING *
+), marks AS (
+  INSERT INTO ravi_afterlease (run_id) SELECT id FROM taken ON CONFLICT DO NOTHING
 ){_EVENTS % {"which": which} if events else ""}
-SELECT before.lease_expires_at, message.id, message.body, {postgres.columns(Run, "taken")},
+SELECT before.lease_expires_at, message.id, message.message_id, message.body, {postgres.columns(Run, "taken")},
   {postgres.columns(Run, "root")}, {postgres.columns(Run, "parent")}, {postgres.columns(Session, "session")}
 FROM taken JOIN ravi_session session ON session.id = taken.session_id
 {_beside("before", "taken.id")}{_beside("root", "taken.root_id")}{_beside("parent", "taken.parent_id")}{_SOLE}{order}"""  # noqa: S608
@@ -240,7 +244,7 @@ _SOLE = """LEFT JOIN LATERAL (
     AND (run_id, id) > (taken.id, taken.inbox_from) ORDER BY run_id, id LIMIT 2
   ) AS found HAVING count(*) = 1
 ) AS sole ON taken.generation = 0 AND taken.wake_seq = before.wake_seq
-LEFT JOIN LATERAL (SELECT id, body FROM ravi_inboxmessage WHERE id = sole.id LIMIT 1) AS message ON TRUE
+LEFT JOIN LATERAL (SELECT id, message_id, body FROM ravi_inboxmessage WHERE id = sole.id LIMIT 1) AS message ON TRUE
 """
 
 

@@ -29,7 +29,7 @@ from ravi_django.engine.lease.lease_state import RETENTION
 from ravi_django.engine.lease.state import ALONE, RunState, current_context
 from ravi_django.kernel import AgentId, ChatMessage, Role, ToolResultBlock
 from ravi_django.models import Session, Turn
-from ravi_django.models.session import blocks_of
+from ravi_django.models.session import BLOCKS, TurnQuerySet, by_agent, row_blocks
 
 
 class DjangoHistoryProvider:
@@ -40,6 +40,7 @@ class DjangoHistoryProvider:
     async def append(
         self, agent_id: AgentId, session_id: str, message: ChatMessage, *, run_id: str = "", index: int | None = None
     ) -> None:
+        """Store one turn at the end."""
         await self.append_many(agent_id, session_id, [message], run_id=run_id, start=index)
 
     async def append_many(
@@ -94,6 +95,7 @@ class DjangoHistoryProvider:
         return await _count_in_run(ctx, agent_id, session_id)
 
     async def clear(self, agent_id: AgentId, session_id: str) -> None:
+        """Delete the conversation."""
         await _clear(agent_id, session_id)
 
     async def clear_run(self, agent_id: AgentId, session_id: str, run_id: str) -> None:
@@ -179,20 +181,19 @@ def _newest(agent_id: AgentId, session_id: str | UUID, before: int | None, alone
     rows = (_turns if alone else _read_by)(agent_id, session_id)
     if before is not None:
         rows = rows.filter(position__lt=before)
-    return rows.order_by("-position").values_list(*_COLUMNS, named=True)
+    return rows.whole().order_by("-position").values_list(*_COLUMNS, named=True)
 
 
-_HELD = ("entry__kind", "entry__request", "entry__result")
-_COLUMNS = ("position", "agent", "role", "name", "keeps", "seen", "content", *_HELD)
+_COLUMNS = ("position", "by", "role", "name", "keeps", "seen", *BLOCKS)
 
 
 def _message(agent: str, row: Any) -> ChatMessage:
     """Of another agent's answer its text alone, under that agent's name."""
-    content = blocks_of(row.entry__kind, row.entry__request, row.entry__result) if row.content is None else row.content
+    content = row_blocks(row)
     metadata = {} if row.keeps is None else {"summary": {"keeps": row.keeps}}
     name = row.name or None
-    if row.agent != agent and row.role == Role.ASSISTANT:
-        content, name = [block for block in content if block["type"] == "text"], name_of(row.agent)
+    if row.by != agent and row.role == Role.ASSISTANT:
+        content, name = [block for block in content if block["type"] == "text"], name_of(row.by)
     message = ChatMessage.model_validate({"role": row.role, "content": content, "name": name, "metadata": metadata})
     message._wire[POSITION] = row.position
     return message
@@ -201,7 +202,7 @@ def _message(agent: str, row: Any) -> ChatMessage:
 def _view(agent: str, rows: Sequence[Any]) -> list[ChatMessage]:
     """The rows as the agent met them. Turns of other agents come behind the results of its own calls that were open
     meanwhile, and behind a summary whose run had not read them: the summary does not cover them."""
-    if all(row.agent == agent for row in rows):
+    if all(row.by == agent for row in rows):
         return [_message(agent, row) for row in rows]
     summary = next((row for row in reversed(rows) if row.keeps is not None), None)
     seen, end = (None, 0) if summary is None else (summary.seen, summary.position)
@@ -211,7 +212,7 @@ def _view(agent: str, rows: Sequence[Any]) -> list[ChatMessage]:
     calls: set[str] = set()  # without a result
     for row in rows:
         message = _message(agent, row)
-        if row.agent != agent:
+        if row.by != agent:
             is_unread = seen is not None and seen <= row.position < end
             (unread if is_unread else later if calls else view).append(message)
             continue
@@ -238,14 +239,14 @@ def name_of(agent: str) -> str:
     return _NO_NAME.sub("_", AgentId.parse(agent).key)[:64]
 
 
-def _turns(agent_id: AgentId, session_id: str | UUID) -> QuerySet[Turn]:
+def _turns(agent_id: AgentId, session_id: str | UUID) -> TurnQuerySet:
     """The agent's own turns."""
-    return Turn.objects.filter(session_id=session_id, agent=str(agent_id))
+    return Turn.objects.filter(by_agent(str(agent_id)), session_id=session_id)
 
 
-def _read_by(agent_id: AgentId, session_id: str | UUID) -> QuerySet[Turn]:
+def _read_by(agent_id: AgentId, session_id: str | UUID) -> TurnQuerySet:
     """What the agent reads of the session: its own turns and the shared ones of other agents."""
-    return Turn.objects.filter(Q(agent=str(agent_id)) | Q(shared=True), session_id=session_id)
+    return Turn.objects.filter(by_agent(str(agent_id)) | Q(shared=True), session_id=session_id)
 
 
 def _append(
@@ -257,18 +258,29 @@ def _append(
     shared: Collection[int] = (),
 ) -> None:
     """Outside a run."""
-    session_key = UUID(str(session_id))
-    turns = [
-        NewTurn(session_key, str(agent_id), message, shared=number in shared) for number, message in enumerate(messages)
-    ]
+    session_key, run = UUID(str(session_id)), UUID(run_id) if run_id else None
+    stored: set[int | None] = set()
+    turns: list[tuple[int | None, NewTurn]] = []
     with transaction.atomic():
-        write_turns(session_key, turns, run_id=UUID(run_id) if run_id else None, index=start, again=True)
+        if run is not None and start is not None:
+            _lock(session_key)
+            stored.update(Turn.objects.filter(session_id=session_key, run_id=run).values_list("index", flat=True))
+        for number, message in enumerate(messages):
+            index = None if start is None else start + number
+            if index not in stored:
+                turns.append((index, NewTurn(session_key, str(agent_id), message, shared=number in shared)))
+        write_turns(session_key, turns, run_id=run)
+
+
+def _lock(session_id: str | UUID) -> None:
+    """On every database."""
+    Session.objects.filter(id=session_id).update(next_position=F("next_position"))
 
 
 def seed(agent_id: AgentId, session_id: str | UUID, messages: Sequence[ChatMessage]) -> tuple[bool, int]:
     """Returns whether the turns were stored, and the position of the session's next turn. Takes the session's lock."""
     with transaction.atomic():
-        Session.objects.filter(id=session_id).update(next_position=F("next_position"))  # a lock on every database
+        _lock(session_id)
         empty = not _turns(agent_id, session_id).filter(keeps=None).exists()
         if empty:
             _append(agent_id, str(session_id), messages, "", None)
@@ -331,14 +343,14 @@ def read_remembered(
     """What a child remembers: its agent's turns in the ended child sessions of the conversation, in the order of their
     ends, then its own before a position. Returns them with summaries, and the ids of those sessions; `known`: reads
     these. One query."""
-    turns = Turn.objects.filter(agent=str(agent_id))
+    turns = Turn.objects.filter(by_agent(str(agent_id)))
     ended = Q(memory_of=session.memory_of, ended_at__isnull=False) if known is None else Q(id__in=known)
     order = F("session__ended_at").desc(nulls_first=True), "-session_id", "-position"
     summary = turns.filter(session__in=Session.objects.filter(ended), keeps__isnull=False).order_by(*order)
     first = Case(When(id=session.id, then=0), When(id=Subquery(summary.values("session_id")[:1]), then=1), default=2)
     sessions = Session.objects.filter(ended | Q(id=session.id)).filter(Exists(turns.filter(session=OuterRef("pk"))))
     chosen = sessions.order_by(first, "-ended_at", "-id").values("id")[: SESSIONS + 2]
-    rows = turns.filter(session__in=chosen)  # in one IN: an OR would read the whole table
+    rows = turns.whole().filter(session__in=chosen)  # in one IN: an OR would read the whole table
     rows = rows.exclude(session=session.id, position__gte=before).order_by(*order)
     of_session = ("session_id", "session__created_at", "session__ended_at")
     newest_first = rows.values_list(*of_session, *_COLUMNS, named=True)[:TURNS]
@@ -368,5 +380,5 @@ def remembered_at(session_id: UUID, until: datetime) -> QuerySet[Turn]:
 @appending
 def clear_turns(lease: Lease, *, session_id: UUID | str, agent: str, run_id: UUID | str | None = None) -> None:
     """Delete an agent's turns in a session, or only those of one run, including turns written with this row."""
-    turns = Turn.objects.filter(session_id=session_id, agent=agent)
+    turns = Turn.objects.filter(by_agent(agent), session_id=session_id)
     (turns if run_id is None else turns.filter(run_id=run_id)).delete()

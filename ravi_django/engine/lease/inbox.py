@@ -67,11 +67,11 @@ async def hear(ctx: RunState) -> list[Message]:
 
 async def read_on(recorder: Recorder, after: int) -> int | None:
     """Read the messages above an id, at most the agent's limit of them; returns the id of the last one."""
-    mailbox, run_id, more = recorder.state.mailbox, recorder.lease.run_id, False
+    mailbox, run, more = recorder.state.mailbox, recorder.lease.run, False
     if mailbox.limit is None:
-        rows = await recorder.database.call(wake_state.inbox_after, run_id, after)
+        rows = await recorder.database.call(wake_state.inbox_after, run, after)
     else:
-        rows, more = await recorder.database.call(wake_state.some_after, run_id, after, mailbox.limit)
+        rows, more = await recorder.database.call(wake_state.some_after, run, after, mailbox.limit)
     mailbox.add([(position, Message.model_validate(body)) for position, body in rows], more)
     return rows[-1][0] if rows else None
 

@@ -25,15 +25,16 @@ class LeaseStream:
         self._held[entry.path] = []
 
     def published(self, entries: list[Entry], first_seq: int) -> None:
-        """Send the durable frames of rows that were written."""
+        """Note that these rows were written, and send their durable frames."""
         for seq, entry in enumerate(entries, first_seq):
+            entry.is_written = True
             durable = [*frames.durable(self.source, entry, seq), *self._held.pop(entry.path, ())]
             if durable:
                 self.publisher.emit(*durable)
 
-    def delta(self, type: str, text: str, *, call: str, attempt: str) -> None:
+    def delta(self, type: str, text: str, *, call: str, attempt: str, **more: str) -> None:
         """Stream a piece of text; see `frames.delta`."""
-        self._send(frames.delta(self.source, type, text, call=call, attempt=attempt))
+        self._send(frames.delta(self.source, type, text, call=call, attempt=attempt, **more))
 
     def progress(self, step: AgentStep, content: Any = None, **marks: Any) -> None:
         """Stream the agent's current step."""

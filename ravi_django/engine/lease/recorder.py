@@ -37,6 +37,7 @@ from ravi_django.kernel import (
     SuspendInterrupt,
 )
 from ravi_django.live.streams.publisher import Publisher
+from ravi_django.models.fields import unpacked
 
 log = logging.getLogger("ravi.effects")
 
@@ -228,7 +229,8 @@ class Recorder:
             return False
         if not fits_in_row(entry):
             return False
-        entry.request, entry.result = map(from_json, entry.stored.values())  # the code may change its own values
+        request, result = map(from_json, entry.stored.values())  # the code may change its own values
+        entry.request, entry.result = request, unpacked(result)
         self.state.count_attempts(0)
         self.pending.append(entry)
         self._answered(entry)
@@ -361,7 +363,7 @@ class Recorder:
         entry = self._answer
         if message.role is Role.TOOL:
             entry = self._results.get(blocks[0].get("call_id", "")) if blocks else None
-        held = entry.id if entry and entry.blocks == blocks else None
+        held = entry if entry and entry.blocks == blocks else None
         return NewTurn(session_id, agent, message, held, shared, seen)
 
     def record_with_next(self, entry: Entry) -> None:

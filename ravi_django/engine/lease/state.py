@@ -71,6 +71,7 @@ class RunState:
         self.toolbox: ToolRegistry = Toolbox.of(getattr(agent, "tools", None))
         if run.client_tools:
             self.toolbox = with_client_tools(self.toolbox, getattr(agent, "client_tools", False), run.client_tools)
+        self.approval: Any = getattr(agent, "approval", None)  # the gate of its tools
         self.model: ChatModel | None = getattr(agent, "model", None)
         self.spawn_budget: SpawnBudget | None = getattr(agent, "spawn_budget", None)
         self.middleware = middleware

@@ -92,6 +92,11 @@ def load_with_wake_state(lease: Lease, limit: int | None = None) -> tuple[Loaded
     return loaded, _read(lease, lease.run, asks=asks, requests=requests, broadcasts=has_unread)
 
 
+def is_loaded(lease: Lease) -> bool:
+    """Whether the claim has read all that `load_with_wake_state` returns: then it makes no query."""
+    return lease.epoch == 1 and lease.sole is not None and not lease.run.wake_seq and accounts.are_known()
+
+
 def later_than(lease: Lease, known: int = -1) -> WakeState | None:
     """Read the wake state, in one transaction; None if there was no wake-up after the one numbered `known`. The number
     of the last wake-up is read first, so that later ones count as new."""
@@ -154,8 +159,9 @@ def load(lease: Lease, limit: int | None = None) -> Loaded:
         internalize(journal)
     summaries: frozenset[int] = frozenset()
     if any(row.kind == "llm.call" and is_unordered(row.path) for row in journal):
-        turns = Turn.objects.filter(run_id=lease.run_id, index__gte=lease.run.turn_from, keeps__isnull=False)
-        summaries = frozenset(index for index in turns.values_list("index", flat=True) if index is not None)
+        turns = Turn.objects.filter(session_id=lease.run.session_id, run_id=lease.run_id, keeps__isnull=False)
+        indexes = turns.filter(index__gte=lease.run.turn_from).values_list("index", flat=True)
+        summaries = frozenset(index for index in indexes if index is not None)
     unread = of_generation(lease.run, limit) if lease.sole is None else Inbox([lease.sole])
     return Loaded(journal, unread, summaries)
 
@@ -180,13 +186,13 @@ def of_generation(run: Run, limit: int | None) -> Inbox:
     """The messages above the run's `inbox_from`: all, or with a `limit` those that the code was given and at most
     `limit` later ones."""
     if limit is None:
-        return Inbox(inbox_after(run.id, run.inbox_from))
-    read = inbox_after(run.id, run.inbox_from, run.read_upto)
-    unread, more = some_after(run.id, run.read_upto, limit)
+        return Inbox(inbox_after(run, run.inbox_from))
+    read = inbox_after(run, run.inbox_from, run.read_upto)
+    unread, more = some_after(run, run.read_upto, limit)
     return Inbox(read + unread, more)
 
 
-def inbox_after(run_id: UUID, after: int, upto: int = _LAST) -> list[Numbered]:
+def inbox_after(run: Run, after: int, upto: int = _LAST) -> list[Numbered]:
     """The run's messages above an id and up to another, oldest first. A statement after the claim's also sees the
     messages that were delivered while the claim waited for the row. A delivery locks the run first, so ids rise in
     commit order."""
@@ -194,39 +200,45 @@ def inbox_after(run_id: UUID, after: int, upto: int = _LAST) -> list[Numbered]:
         return []
     if postgres.in_use():
         rows = postgres.execute(
-            "SELECT id, body FROM ravi_inboxmessage"
+            "SELECT id, message_id, body FROM ravi_inboxmessage"
             " WHERE run_id = %s::uuid AND id > %s::bigint AND id <= %s::bigint ORDER BY id",
-            [str(run_id), str(after), str(upto)],
+            [str(run.id), str(after), str(upto)],
         )
-        return [(number, json.loads(body)) for number, body in rows]
-    return list(_unread(run_id, after).filter(id__lte=upto).values_list("id", "body"))
+        return [(number, InboxMessage.whole(run, name, json.loads(body))) for number, name, body in rows]
+    return _numbered(run, _unread(run, after).filter(id__lte=upto))
 
 
-def some_after(run_id: UUID, after: int, limit: int) -> tuple[list[Numbered], bool]:
+def some_after(run: Run, after: int, limit: int) -> tuple[list[Numbered], bool]:
     """The first of those messages, at most `limit` and AT_ONCE bytes, and whether there are more."""
     if postgres.in_use():
         rows: Sequence[tuple[Any, ...]] = postgres.execute(
-            "SELECT id, CASE WHEN place <= %(limit)s::int AND before < %(at_once)s::int THEN body END FROM ("
-            " SELECT id, body, row_number() OVER w AS place, sum(size) OVER w - size AS before FROM ("
-            "  SELECT id, body, pg_column_size(body) AS size FROM ravi_inboxmessage"
+            "SELECT id, message_id, CASE WHEN place <= %(limit)s::int AND before < %(at_once)s::int THEN body END"
+            " FROM ("
+            " SELECT id, message_id, body, row_number() OVER w AS place, sum(size) OVER w - size AS before FROM ("
+            "  SELECT id, message_id, body, pg_column_size(body) AS size FROM ravi_inboxmessage"
             # Ordered by run and id, although there is one run: the index of both then gives exactly these rows. With
             # an order by id, a limit may make the planner walk the whole table by its key, or sort all unread rows.
             "   WHERE run_id BETWEEN %(run)s::uuid AND %(run)s::uuid"
             "   AND (run_id, id) > (%(run)s::uuid, %(after)s::bigint)"
             "   ORDER BY run_id, id LIMIT %(limit)s::int + 1"
             "  ) mine WINDOW w AS (ORDER BY id)) counted ORDER BY id",
-            {"limit": str(limit), "at_once": str(AT_ONCE), "run": str(run_id), "after": str(after)},
+            {"limit": str(limit), "at_once": str(AT_ONCE), "run": str(run.id), "after": str(after)},
         )
-        messages = [(number, json.loads(body)) for number, body in rows if body is not None]
+        fitting = [(number, name, json.loads(body)) for number, name, body in rows if body is not None]
+        messages = [(number, InboxMessage.whole(run, name, body)) for number, name, body in fitting]
         return messages, len(messages) < len(rows)
-    unread = _unread(run_id, after)
+    unread = _unread(run, after)
     count, size, last = 0, 0, after
     for number, length in unread.values_list("id", Length("body"))[: limit + 1]:
         if count == limit or size >= AT_ONCE:
-            return list(unread.filter(id__lte=last).values_list("id", "body")), True
+            return _numbered(run, unread.filter(id__lte=last)), True
         count, size, last = count + 1, size + length, number
-    return list(unread.filter(id__lte=last).values_list("id", "body")), False
+    return _numbered(run, unread.filter(id__lte=last)), False
 
 
-def _unread(run_id: UUID, after: int) -> QuerySet[InboxMessage]:
-    return InboxMessage.objects.filter(run_id=run_id, id__gt=after).order_by("id")
+def _unread(run: Run, after: int) -> QuerySet[InboxMessage]:
+    return InboxMessage.objects.filter(run_id=run.id, id__gt=after).order_by("id")
+
+
+def _numbered(run: Run, rows: QuerySet[InboxMessage]) -> list[Numbered]:
+    return [(row.id, InboxMessage.whole(run, row.message_id, row.body)) for row in rows]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -49,8 +48,6 @@ from ravi_django.runs import shared_state
 from ravi_django.runs.catalog import registry
 from ravi_django.runs.lifecycle import endings, generations
 from ravi_django.runs.teams import asks, spawn as children
-
-log = logging.getLogger("ravi.context")
 
 MAX_NAME = 200  # characters, as the journal's columns
 

@@ -148,7 +148,7 @@ class Driver:
         return future
 
     def _no_longer_awaited(self, run_id: UUID, future: asyncio.Future[Run | None]) -> None:
-        if (others := self._awaited.get(run_id)) is not None:
+        if future in (others := self._awaited.get(run_id, [])):  # else its lease has ended
             others.remove(future)
             if not others:
                 del self._awaited[run_id]
@@ -207,7 +207,9 @@ class Driver:
         try:
             if lease.fault:
                 raise ValueError(lease.fault)
-            loaded, woken = await self.database.call(wake_state.load_with_wake_state, lease, limit)
+            load = wake_state.load_with_wake_state
+            known = wake_state.is_loaded(lease)
+            loaded, woken = load(lease, limit) if known else await self.database.call(load, lease, limit)
         except ValueError as error:  # another try would fail too
             unreadable = PermanentError(
                 f"a row of this run cannot be read: {error}; correct the row, then retry the run"
@@ -216,7 +218,7 @@ class Driver:
         try:
             inbox = [(position, Message.model_validate(body)) for position, body in loaded.unread.messages]
             pinned_spec(agent, lease.run.agent_version)
-            journal = Journal(loaded.journal)
+            journal = Journal(loaded.journal, lease.run.schema)
         except DeterminismError as error:
             raise settle.NotDrivable(error, block=True) from error
         except Exception as error:  # another try would fail too

@@ -21,6 +21,7 @@ from ravi_django.engine.lease.inbox import depth_at_start, depth_in, publication
 from ravi_django.engine.lease.lease_state import Stop
 from ravi_django.engine.lease.recorder import Recorder
 from ravi_django.engine.lease.state import RunState
+from ravi_django.engine.worker import settle
 from ravi_django.engine.worker.context import DurableContext
 from ravi_django.engine.worker.settle import Outcome
 from ravi_django.kernel import (
@@ -85,7 +86,10 @@ class Execution:
             await self._end_children()
             recorder.journal.check_all_asked(recorder.waits.order.seqs)
             await uncertain.decide_left(self._ctx)
-            return await recorder.database.call(Outcome.of_return, self._ctx, returned)  # it may be a queryset's values
+            value = settle.returned_by(self._ctx, returned)
+            if settle.is_text(value) and self.meta.result_schema is None:
+                return Outcome.of_return(self._ctx, value)
+            return await recorder.database.call(Outcome.of_return, self._ctx, value)  # it may be a queryset's values
         except (Exception, BaseExceptionGroup, SuspendInterrupt, asyncio.CancelledError) as error:
             return self._outcome_of(error)
         finally:

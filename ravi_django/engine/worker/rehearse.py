@@ -59,7 +59,7 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
     except (KernelError, ValueError) as error:
         return Verdict(run.id, run.agent, error_of(error))
     mailbox = Mailbox(inbox, limit=limit, more=loaded.unread.more)
-    journal = Journal(loaded.journal, stall_s=STALL_S)
+    journal = Journal(loaded.journal, run.schema, stall_s=STALL_S)
     state = LeaseState(lease, journal, mailbox, WakeState(), summaries=loaded.summaries)
     waits = _RehearsalWaits(state)
     recorder = Recorder(

@@ -61,8 +61,8 @@ class Outcome:
     raised: BaseException | None = field(default=None, compare=False)  # by the agent's code: for the log and the trace
 
     @classmethod
-    def of_return(cls, ctx: Any, returned: Any) -> Outcome:
-        value = ctx.output if ctx.replied and not isinstance(returned, ResultText) else returned
+    def of_return(cls, ctx: Any, value: Any) -> Outcome:
+        """`value` by `returned_by`."""
         return cls(Status.COMPLETED, output=as_output(value, ctx.meta.result_schema))
 
     @classmethod
@@ -356,6 +356,16 @@ def with_ways_out(error: dict[str, Any]) -> dict[str, Any]:
     """The error of a run that is blocked because code and journal differ, with what an operator can do."""
     is_known = error.get("type") != DeterminismError.__name__ or WAYS_OUT in error["message"]
     return error if is_known else {**error, "message": f"{error['message']}. {WAYS_OUT}"}
+
+
+def returned_by(ctx: Any, returned: Any) -> Any:
+    """The value of the run: its last reply, or what its code has returned."""
+    return ctx.output if ctx.replied and not isinstance(returned, ResultText) else returned
+
+
+def is_text(value: Any) -> bool:
+    """Whether `as_output` of the value is cheap and runs no code of the site."""
+    return value is None or type(value) is str or (type(value) is dict and [*map(type, value.values())] == [str])
 
 
 def as_output(value: Any, schema: dict[str, Any] | None = None) -> str:

@@ -15,7 +15,6 @@ from ravi_django.engine.lease.history import DjangoHistoryProvider
 from ravi_django.engine.lease.recorder import Recorder
 from ravi_django.kernel import ChatMessage, HistoryRetention, Role, TextBlock
 from ravi_django.live.streams.buffer import get_buffer
-from ravi_django.models import Turn
 
 PAGE = 500  # frames
 
@@ -29,7 +28,7 @@ def turns_of(agent: Any, recorder: Recorder) -> list[NewTurn]:
     if memory.retention is not HistoryRetention.PERMANENT or not (text := _streamed_text(recorder)).strip():
         return []
     turns = [(ChatMessage(role=Role.ASSISTANT, name=STOPPED, content=[TextBlock(text=text)]), True)]
-    if not Turn.objects.filter(run=run).exists():
+    if not run.next_turn:
         turns[:0] = [
             (message_to_chat(message), is_persons(message)) for _, message in recorder.state.mailbox.messages[:1]
         ]

@@ -1,8 +1,8 @@
 """Count what runs have done into rollup rows: their ends, their model calls, tokens and cost.
 
-The end of a lease marks the run as not counted (`wake.RELEASED`). The sweep counts the run's new journal rows and
-clears the mark in the same transaction. A sweep that dies counts nothing, and two sweeps skip each other's runs. A
-retried run has several ends; each counts in the hour in which it happened.
+A claim marks the run (`AfterLease`). Once the lease has ended, the sweep counts the run's new journal rows and raises
+`counted_seq` or deletes the mark in the same transaction. A sweep that dies counts nothing, and two sweeps skip each
+other's runs. A retried run has several ends; each counts in the hour in which it happened.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from django.db.models.functions import Cast
 from django.utils import timezone
 
 from ravi_django.db import connection, transaction
+from ravi_django.engine.journal.append import unmark
 from ravi_django.engine.lease.claims import skip_locked
-from ravi_django.models import TERMINAL, JournalEntry, Run, Status
+from ravi_django.models import TERMINAL, UNPUBLISHED, JournalEntry, Run, Status
 from ravi_django.models.rollup import BOUNDS, Rollup
 
 BATCH = 500  # runs in one transaction
@@ -52,8 +53,9 @@ def count(runs: QuerySet[Run]) -> int:
     """Count at most BATCH marked runs of these in one transaction; returns how many. A run with a lease is counted when
     the lease has ended."""
     with transaction.atomic():
-        marked = skip_locked(runs.filter(counted=False).exclude(status=Status.RUNNING))
-        by_id = {run.id: run for run in marked.only("agent", "tenant", "owner", "work_s")[:BATCH]}
+        marked = runs.filter(after_lease__isnull=False).exclude(status=Status.RUNNING)
+        marked = marked.exclude(UNPUBLISHED, counted_seq=F("next_seq") - 1)  # counted, and still to be published
+        by_id = {run.id: run for run in skip_locked(marked).only(*_OF_RUN)[:BATCH]}
         if not by_id:
             return 0
         batch = _Batch(by_id)
@@ -65,13 +67,18 @@ def count(runs: QuerySet[Run]) -> int:
         ):
             batch.add(row)
         write(batch.rollups())
-        worked = [When(id=run.id, then=Value(run.work_s)) for run in by_id.values() if run.id in batch.worked]
-        Run.objects.filter(id__in=by_id).update(
-            counted=True, counted_seq=F("next_seq") - 1, work_s=Case(*worked, default=F("work_s"))
-        )
+        unpublished = {run.id for run in by_id.values() if run.is_unpublished}
+        again = [run for run in by_id.values() if run.status not in _FINAL or run.id in unpublished]
+        if again:
+            worked = [When(id=run.id, then=Value(run.work_s)) for run in again if run.id in batch.worked]
+            counted = {"counted_seq": F("next_seq") - 1, "work_s": Case(*worked, default=F("work_s"))}
+            Run.objects.filter(id__in=[run.id for run in again]).update(**counted)
+        unmark(set(by_id) - unpublished)
         return len(by_id)
 
 
+_OF_RUN = ("agent", "tenant", "owner", "work_s", "status", "parent", "finished_at", "published_at")
+_FINAL = (Status.COMPLETED, Status.CANCELLED)  # never retried: without its mark such a run is not looked at again
 _USED = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _READ = (
     "run_id",

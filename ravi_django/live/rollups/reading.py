@@ -260,7 +260,7 @@ def _read_present(dashboard: Dashboard, wanted: Wanted) -> None:
         ),
     ]
     first, *others = [part.order_by().values_list(*shape) for part in parts]
-    for kind, called, number, at in first.union(*others, all=True):
+    for kind, called, number, at in first.union(*others, all=True).order_by():  # Django 6.1 would order it by Run
         match kind:
             case "run":
                 dashboard.live[called] = number

@@ -6,10 +6,13 @@ lets the buffer drop the second copy. Deltas, and the starts of calls, are in th
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
+
+from pydantic_core import from_json, to_json
 
 from ravi_django import wing
 from ravi_django.agents.memory.compaction.summarization import SCOPE as SUMMARY_SCOPE
@@ -82,6 +85,8 @@ def in_utc(moment: datetime | None) -> str | None:
 
 STREAM = "agent.stream"  # TopicId(STREAM, agent key): one agent's tokens
 TEXTS = ("text.delta", "reasoning.delta", "completion")  # its frames
+ARGUMENTS = "arguments.delta"  # a piece of a tool's arguments while the model writes them
+_OF_CALL = ("call", "attempt", "call_id")  # pieces with the same are parts of one text
 CLIP = 4000  # characters of a tool's arguments or result in a frame; the journal has the whole
 
 
@@ -144,16 +149,17 @@ class Frame:
             or "text" not in data
             or "call" not in data
             or self.source != later.source
-            or (data["call"], data["attempt"]) != (later_data.get("call"), later_data.get("attempt"))
+            or any(data.get(name) != later_data.get(name) for name in _OF_CALL)
         ):
             return False
         data["text"] += later_data["text"]
         return True
 
 
-def delta(source: Source, type: str, text: str, *, call: str, attempt: str) -> Frame:
-    """A piece of a model's text. A new `attempt` of the same `call` replaces the text of the earlier attempt."""
-    return Frame(source, type, {"text": text, "call": call, "attempt": attempt})
+def delta(source: Source, type: str, text: str, *, call: str, attempt: str, **more: str) -> Frame:
+    """A piece of a model's text. A new `attempt` of the same `call` replaces the text of the earlier attempt. With
+    `tool` and `call_id` it is a piece of a tool's arguments."""
+    return Frame(source, type, {"text": text, "call": call, "attempt": attempt, **more})
 
 
 def progress(source: Source, step: AgentStep, content: Any = None) -> Frame:
@@ -305,10 +311,13 @@ def _paused(entry: Any) -> dict[str, Any]:
 
 
 def collapse(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The sequence as it is archived: neighbouring deltas of a call become one `text.delta` with the range of their
-    numbers, `from_seq` to `seq`, and the `sizes` of their texts, by which `rest` cuts it."""
+    """The sequence as it is archived: neighbouring deltas of a call become one with the range of their
+    numbers, `from_seq` to `seq`, and the `sizes` of their texts, by which `rest` cuts it. Of arguments only the numbers
+    are stored."""
     collapsed: list[dict[str, Any]] = []
     for frame in frames:
+        if frame["type"] == ARGUMENTS:
+            frame = {**frame, "text": ""}
         last = collapsed[-1] if collapsed else None
         if last is not None and _same_call(last, frame):
             last.setdefault("from_seq", last["seq"])
@@ -318,6 +327,29 @@ def collapse(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         else:
             collapsed.append(dict(frame))
     return collapsed
+
+
+# What frames have in common, the most frequent last. Never change it: stored archives can be read with it alone.
+_COMMON = (
+    b'"step":"tool_result","content":{"tool":"","call_id":"call_0","is_error":false,"text":"","path":"turn1.call0.1"}},'
+    b'"content":[{"type":"tool_use","tool_name":"","arguments":{},"call_id":"call_0"}],"finish_reason":"tool_calls"},'
+    b'"step":"done","content":null},"type":"stream.done","reason":"completed","attempt":"1"}]"step":"started",'
+    b'"step":"thinking","content":{"model":"","call":"turn1.1"}},"type":"text.delta","text":"","call":"","attempt":"1"},'
+    b'"type":"completion","content":[{"type":"text","text":""}],"usage":{"input_tokens":100,"cached_tokens":0,'
+    b'"output_tokens":10,"reasoning_tokens":0,"estimated":false},"cost":0.00,"call":"turn1.1"},[{"seq":1,'
+    b'"type":"progress","run":"01","agent":"react/","parent":null,"parent_agent":null,"depth":0,"ts":"2026-'
+)
+
+
+def packed(frames: Iterable[dict[str, Any]]) -> bytes:
+    """The frames as an archive stores them."""
+    packer = zlib.compressobj(zdict=_COMMON)
+    return packer.compress(to_json(collapse(frames))) + packer.flush()
+
+
+def unpacked(body: bytes) -> list[dict[str, Any]]:
+    frames: list[dict[str, Any]] = from_json(zlib.decompressobj(zdict=_COMMON).decompress(body))
+    return frames
 
 
 def rest(frame: dict[str, Any], after: int) -> dict[str, Any]:
@@ -331,5 +363,5 @@ def rest(frame: dict[str, Any], after: int) -> dict[str, Any]:
 
 
 def _same_call(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    same = all(a.get(key) == b.get(key) for key in ("type", "run", "call", "attempt"))
-    return same and a["seq"] + 1 == b["seq"] and a["type"] in ("text.delta", "reasoning.delta")
+    same = all(a.get(key) == b.get(key) for key in ("type", "run", *_OF_CALL))
+    return same and a["seq"] + 1 == b["seq"] and a["type"] in ("text.delta", "reasoning.delta", ARGUMENTS)

@@ -15,12 +15,12 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from ravi_django.engine.db.threads import readers
-from ravi_django.engine.journal.entries import blob_value, internalize
+from ravi_django.engine.journal.entries import internalize
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId, stream_topic
 from ravi_django.live.streams import frames as framing, hidden
 from ravi_django.live.streams.buffer import POLL_S, get_buffer
-from ravi_django.live.streams.frames import STREAM, TEXTS, Frame, Source, named, rest
-from ravi_django.models import JournalEntry, Run
+from ravi_django.live.streams.frames import STREAM, TEXTS, Frame, Source, named, rest, unpacked
+from ravi_django.models import JournalEntry, Run, StreamArchive
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ def _announced(tree: UUID | str, frames: list[dict[str, Any]], after: int) -> li
     for frame in frames:
         missing = _first(frame) - 1
         root = Run.objects.get(id=tree) if missing > after else None
-        if root is not None and (root.published_at is None or root.archive_id):  # else its archive was pruned
+        if root is not None and (root.published_at is None or stored(tree)):  # else its archive was pruned
             announced.append(_lost(root, min(after + 1, missing - 1), missing - 1))
         announced.append(frame)
         after = frame["seq"]
@@ -134,8 +134,8 @@ def archived(tree: UUID | str, after: int = 0, limit: int | None = None) -> list
 
 def stored(tree: UUID | str) -> list[dict[str, Any]]:
     """The archive as it is."""
-    root = Run.objects.select_related("archive").get(id=tree)
-    return [] if root.archive is None else blob_value(root.archive)
+    body = StreamArchive.objects.filter(tree_id=UUID(str(tree))).values_list("body", flat=True).first()
+    return [] if body is None else unpacked(bytes(body))
 
 
 def snapshot(tree: str) -> dict[str, Any]:

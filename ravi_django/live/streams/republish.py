@@ -14,18 +14,17 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, CharField, QuerySet, Value, When
-from pydantic_core import to_json
+from django.db.models import F, QuerySet
 
 from ravi_django.db import transaction
 from ravi_django.engine.db import clock
-from ravi_django.engine.journal.append import save_blobs
-from ravi_django.engine.journal.entries import internalize, make_blob
+from ravi_django.engine.journal.append import unmark
+from ravi_django.engine.journal.entries import internalize
 from ravi_django.live.streams import frames as framing
 from ravi_django.live.streams.buffer import Batch, EventBuffer, Lost, MarkReached, get_buffer
-from ravi_django.live.streams.frames import Frame, Source, collapse
+from ravi_django.live.streams.frames import Frame, Source, packed
 from ravi_django.live.streams.reading import archived, durable_frames, frames_of, snapshot, stored
-from ravi_django.models import TERMINAL, Blob, JournalEntry, Run
+from ravi_django.models import TERMINAL, UNPUBLISHED, JournalEntry, Run, StreamArchive
 
 PAGE = 5000  # frames read at a time
 MOST = 50  # trees in one transaction
@@ -40,13 +39,13 @@ def archive(buffer: EventBuffer, ended: Mapping[str, int]) -> None:
         buffer.expire({tree: some[tree] for tree in mark_many_published(_archives(buffer, some))})
 
 
-def _archives(buffer: EventBuffer, ended: Mapping[str, int]) -> dict[str, tuple[Blob, int]]:
+def _archives(buffer: EventBuffer, ended: Mapping[str, int]) -> dict[str, tuple[bytes, int]]:
     """The archive and epoch by tree, without trees whose end the buffer has lost: the sweep publishes them again."""
-    archives: dict[str, tuple[Blob, int]] = {}
+    archives: dict[str, tuple[bytes, int]] = {}
     for (tree, epoch), page in zip(ended.items(), buffer.read_many(list(ended), PAGE), strict=True):
         frames = _rest(buffer, tree, page)
         if any(frame["type"] == "stream.done" and frame["attempt"] == str(epoch) for frame in reversed(frames)):
-            archives[tree] = (_blob(frames), epoch)
+            archives[tree] = (packed(frames), epoch)
     return archives
 
 
@@ -58,10 +57,6 @@ def _rest(buffer: EventBuffer, tree: str, frames: list[dict[str, Any]]) -> list[
     if frames and frames[0]["seq"] > 1:  # the buffer has lost the frames from before a retry
         frames = [*(frame for frame in stored(tree) if frame["seq"] < frames[0]["seq"]), *frames]
     return frames
-
-
-def _blob(frames: list[dict[str, Any]]) -> Blob:
-    return make_blob(to_json(collapse(frames)), compress=True)
 
 
 def reserve_events(tree_id: UUID | str, count: int, *, skip_locked: bool = False) -> Run | None:
@@ -76,22 +71,28 @@ def reserve_events(tree_id: UUID | str, count: int, *, skip_locked: bool = False
     return root
 
 
-def mark_many_published(archives: Mapping[str, tuple[Blob, int]]) -> list[str]:
+def mark_many_published(archives: Mapping[str, tuple[bytes, int]]) -> list[str]:
     """Mark the ends of these roots as published, by tree the archive and the epoch of the end. Returns the marked ones,
     without those that were retried since or whose row another transaction has locked."""
     with transaction.atomic():
-        save_blobs([blob for blob, _ in archives.values()])
         ended = Run.objects.select_for_update(no_key=True, skip_locked=True)
         ended = ended.filter(id__in=list(archives), status__in=TERMINAL)
-        marked = [id for id, epoch in ended.values_list("id", "lease_epoch") if epoch == archives[str(id)][1]]
-        archive = Case(*(When(id=id, then=Value(archives[str(id)][0].id)) for id in marked), output_field=CharField())
-        Run.objects.filter(id__in=marked).update(published_at=clock.now(), archive=archive)
+        epochs = sorted(ended.values_list("id", "lease_epoch"))  # ordered keys fill the pages of an index
+        marked = [id for id, epoch in epochs if epoch == archives[str(id)][1]]
+        StreamArchive.objects.bulk_create(
+            [clock.stamp(StreamArchive(tree_id=id, body=archives[str(id)][0])) for id in marked],
+            update_conflicts=True,
+            unique_fields=["tree"],
+            update_fields=["body", "created_at"],
+        )
+        Run.objects.filter(id__in=marked).update(published_at=clock.now())
+        unmark(Run.objects.filter(id__in=marked, counted_seq=F("next_seq") - 1))
     return [str(id) for id in marked]
 
 
 def archived_at(tree: UUID | str) -> datetime | None:
     """When the stream was last archived: the frames of all rows until then are in it."""
-    return Run.objects.values_list("archive__created_at", flat=True).get(id=tree)
+    return StreamArchive.objects.filter(tree_id=UUID(str(tree))).values_list("created_at", flat=True).first()
 
 
 def unpublished(limit: int, older_than_s: float) -> list[UUID]:
@@ -100,7 +101,7 @@ def unpublished(limit: int, older_than_s: float) -> list[UUID]:
 
 
 def unpublished_trees(older_than_s: float) -> QuerySet[Run]:
-    rows = Run.objects.filter(published_at=None, parent=None, finished_at__lt=clock.after(-older_than_s))
+    rows = Run.objects.filter(UNPUBLISHED, after_lease__isnull=False, finished_at__lt=clock.after(-older_than_s))
     return rows.order_by("finished_at")
 
 
@@ -153,7 +154,7 @@ def republish(tree: str, buffer: EventBuffer | None = None) -> None:
         batch = Batch(tree, frames, reserved.event_mark, fresh=fresh)
         outcome = buffer.append([batch])[0]
         if isinstance(outcome, Lost):
-            if root.archive_id is not None:  # it has the frames from before the last retry
+            if archived_at(tree) is not None:  # it has the frames from before the last retry
                 batch.frames = [*durable_frames(tree, since=_retried_at(root))[1], frames[-1]]
             outcome = restart(buffer, batch, reserved.event_mark - len(frames) - RESERVE)
         if isinstance(outcome, Exception):

@@ -13,7 +13,7 @@ from ravi_django.runs.lifecycle import erasing
 
 
 class Command(BaseCommand):
-    help = "Print a JSON list of all rows that ravi_erase would erase, in the form of dumpdata."
+    help = "Print a JSON list of all rows that ravi_erase would delete or reduce, except tickets, as dumpdata does."
 
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("user", help="by the user model's USERNAME_FIELD")

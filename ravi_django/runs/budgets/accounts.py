@@ -88,9 +88,13 @@ def _limits_a_day(kind: str, name: Any) -> dict[str, Decimal]:
     return limits_of((conf.DAILY_BUDGETS or {}).get(kind) if row is None else row)
 
 
+def are_known() -> bool:
+    return _daily is not None
+
+
 def learn() -> None:
     """Read the daily budgets before the first lease of the process."""
-    if _daily is None:
+    if not are_known():
         refresh()
 
 

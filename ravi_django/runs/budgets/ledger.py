@@ -128,7 +128,7 @@ def _used_by(root: Any) -> dict[str, Any]:
     sums = tree.aggregate(into=Sum("input_tokens"), out=Sum("output_tokens"), cost=Sum("cost"))
     calls = JournalEntry.objects.filter(run__in=tree.order_by().values("id"), kind__in=CALLS)
     refused = Q(error__has_key=REFUSED)
-    turns = calls.aggregate(turns=Count("id", filter=Q(error__isnull=True) | ~refused))["turns"]
+    turns = calls.aggregate(turns=Count("seq", filter=Q(error__isnull=True) | ~refused))["turns"]
     return {
         "spent_tokens": (sums["into"] or 0) + (sums["out"] or 0),
         "spent_cost": sums["cost"] or ZERO,

@@ -47,7 +47,7 @@ def register(agent: Agent, *, access: Access | None = None, replace: bool = Fals
 
     `access` names the users who may run it over REST, sockets, admin, schedules and follows: "private" (the default:
     holders of `ravi.run_agent`), "staff", "authenticated", "perm:app.codename", or a function `(user, agent) -> bool`.
-    Python code may run every agent. See docs/access.md.
+    Python code may run every agent. See docs/reference/access.md.
 
     Sub-agents and agents among its tools that are given as objects are registered with it, as private, unless their
     address is registered already.

@@ -56,6 +56,13 @@ class RunnableAgent:
         """The registered object; None for a row."""
         return registry._agents.get(str(self.address)) if self.version is None else None
 
+    @property
+    def client_tools(self) -> Any:
+        """Whether its runs take the tools of their client."""
+        return (
+            self.spec.get("client_tools") if self.version is not None else getattr(self.in_code, "client_tools", False)
+        )
+
     def check_variables(self, metadata: Mapping[str, Any]) -> None:
         """Raises InvalidInputError unless a run's `metadata["variables"]` fit the spec's declarations."""
         if self.version is not None:

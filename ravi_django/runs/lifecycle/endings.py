@@ -11,10 +11,10 @@ from uuid import UUID
 
 from django.db.models import F, Q
 
-from ravi_django.db import transaction
+from ravi_django.db import connection, transaction
 from ravi_django.engine.db import clock
 from ravi_django.engine.journal import fence, outbox
-from ravi_django.engine.journal.append import store_big_values, write_row
+from ravi_django.engine.journal.append import mark, store_big_values, write_row
 from ravi_django.engine.journal.entries import Entry, NewTurn
 from ravi_django.engine.journal.lease import Lease
 from ravi_django.engine.lease.lease_state import RETENTION
@@ -28,9 +28,10 @@ from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.messages import ControlPayload, Message
 from ravi_django.live.streams import republish
 from ravi_django.models import TERMINAL, Ask, InboxMessage, JournalEntry, Run, Session, Signal, Status, Turn
+from ravi_django.models.session import by_agent
 from ravi_django.people.rows import close_requests, note_closed
 from ravi_django.runs import hints
-from ravi_django.runs.sessions import pass_on, promote
+from ravi_django.runs.sessions import pass_on, promote, promote_soon
 from ravi_django.runs.signals import send_signal
 from ravi_django.runs.teams import slots
 from ravi_django.runs.teams.ask_rows import settle_asks
@@ -198,13 +199,18 @@ def finish(
             if status == Status.COMPLETED and _has_unread(run):
                 raise UnreadMessages from None
         if not retains:
-            drop_turns(run.id)
+            drop_turns(run)
         asked = run.parent_id is not None or woken or run.wake_seq > 0
         if asked and status != Status.COMPLETED and run.parent_id is None:
             pass_on(run)
         hints = _end_with(run, status, output, error, held, asked=asked, entangled=entangled)
         return first, hints if run.parent_id is None else [*hints, *slots.promote(run.tree_id, held)]
 
+    is_plain = run.parent_id is None and status == Status.COMPLETED and retains and not (entangled or run.wake_seq)
+    if is_plain and turns and fence.in_one_statement(entries, turns) and not connection.in_atomic_block:
+        with suppress(LeaseLostError):  # or it was woken since the claim
+            first = fence.append_in_transaction(lease, entries, turns, seen=run.wake_seq, **changes)
+            return first, promote_soon(run)
     return locking({run.id, run.parent_id or run.id, run.tree_id}, end)
 
 
@@ -242,10 +248,11 @@ def _keep_or_drop_memory(child: Run) -> None:
         Turn.objects.filter(Q(run=child.id) | Q(run=None), session=child.session_id).delete()
 
 
-def drop_turns(run_id: UUID) -> None:
+def drop_turns(run: Run) -> None:
     """Delete the turns that were kept for this run alone."""
-    agents = JournalEntry.objects.filter(run_id=run_id, path__startswith=RETENTION).values("name")
-    Turn.objects.filter(run_id=run_id, agent__in=agents).delete()
+    agents = JournalEntry.objects.filter(run_id=run.id, path__startswith=RETENTION).values_list("name", flat=True)
+    if names := list(agents):  # else the turns of the whole session would be read for nothing
+        Turn.objects.filter(by_agent(*names), session_id=run.session_id, run_id=run.id).delete()
 
 
 def ended_reason(run_id: UUID) -> str:
@@ -294,9 +301,10 @@ def end_unleased(run: Run, status: Status, error: dict[str, Any], held: set[UUID
         waiting_on=None,
         **RELEASED,
     )
+    mark(run.id)
     write_row(run, entry, run.lease_epoch + 1)
     outbox.write(outbox.of_entries(run, [entry]))
-    drop_turns(run.id)
+    drop_turns(run)
     if run.parent_id is None and error["message"] != OWNER_DELETED:
         pass_on(run)
     return _end_with(run, status, None, error, held)

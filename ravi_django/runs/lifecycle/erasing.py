@@ -26,11 +26,12 @@ from django.db.models.signals import pre_delete
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.engine.journal.entries import blob_value, internalize, names_of_bodies
-from ravi_django.kernel import IllegalTransitionError
+from ravi_django.kernel import IllegalTransitionError, Message
 from ravi_django.live.streams import hidden
 from ravi_django.live.streams.buffer import get_buffer
 from ravi_django.live.streams.hidden import HIDDEN_TEXT, MARK
 from ravi_django.models import TERMINAL, Blob, Erasure, HumanRequest, JournalEntry, RaviFile, Run, Session, Turn
+from ravi_django.models.journal import InboxMessage
 from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.models.session import NAMELESS
 from ravi_django.runs import wake, workers
@@ -80,7 +81,9 @@ def _live(user: Any) -> list[UUID]:
 
 def _deleting_run(sender: Any, instance: Run, **more: Any) -> None:
     wake.lock_to_delete(instance.id)
-    prune_rows.keep_blocks(JournalEntry.objects.filter(run=instance))
+    if Session.objects.filter(id=instance.session_id, erasure=None).exists():  # else its turns are deleted soon
+        prune_rows.keep_blocks(JournalEntry.objects.filter(run=instance))
+        Turn.objects.filter(session_id=instance.session_id, run_id=instance.id).update(run=None)
 
 
 def owns_runs(user: Any) -> bool:
@@ -197,8 +200,12 @@ def export(user: Any) -> Iterator[dict[str, Any]]:
     hide = Hiding(() if hidden.sees(user) else scope.runs).hide
     serializer = Serializer()
     for table in (table for table in TABLES if table.exported):
-        rows = table.rows(scope).order_by("pk")
-        selected = (rows.select_related("entry") if table.model is Turn else rows).iterator(chunk_size=500)
+        rows: Any = table.rows(scope).order_by("pk")
+        if table.model is Turn:
+            rows = rows.whole()
+        elif table.model is InboxMessage:
+            rows = rows.select_related("run")
+        selected = rows.iterator(chunk_size=500)
         yield from map(hide, serializer.serialize(map(_whole, selected)))
     whole, _ = erasure_rows.bodies_of(JournalEntry.objects.filter(run__in=scope.runs))
     for blob in Blob.objects.filter(id__in=whole).iterator():
@@ -217,7 +224,10 @@ def _whole(row: Any) -> Any:
     if isinstance(row, JournalEntry):
         row.trace = None
     if isinstance(row, Turn):
-        row.content, row.entry = row.blocks, None
+        row.content, row.agent, row.entry_seq = row.blocks, row.by, None
+    if isinstance(row, InboxMessage):
+        with suppress(ValueError):  # then as it is stored
+            row.body = Message.model_validate(row.whole(row.run, row.message_id, row.body)).model_dump(mode="json")
     return row
 
 
@@ -225,7 +235,7 @@ class Hiding:
     """Hides values of these runs. First it finds the rows whose mark is in a body or in another row."""
 
     def __init__(self, runs: Collection[Any]) -> None:
-        self._entries: set[str] = set()
+        self._entries: set[tuple[str, int]] = set()  # run and seq
         self._bodies: set[str] = set()
         self._calls: set[tuple[str, str]] = set()  # run and tool
         marked = HumanRequest.objects.filter(run__in=runs, details__hidden=True).exclude(to="owner")
@@ -250,13 +260,13 @@ class Hiding:
         bodies = names_of_bodies(row)
         internalize([row])
         if hidden.is_marked(row.kind, row.request, row.result, row.name):
-            self._entries.add(str(row.pk))
+            self._entries.add((str(row.run_id), row.seq))
             self._bodies |= bodies
             if row.kind == "tool.call":
                 self._calls.add((str(row.run_id), row.name))
 
     def _entry(self, pk: Any, entry: Fields) -> Fields:
-        if str(pk) not in self._entries:
+        if (str(entry["run"]), entry["seq"]) not in self._entries:
             return entry
         visible = hidden.entry(entry, whole=False)
         return (

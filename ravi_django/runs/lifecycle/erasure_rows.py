@@ -177,11 +177,10 @@ def _all(table: Table, scope: PersonalScope, pseudonym: str = "") -> None:
 
 
 def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
-    """One transaction, of at most prune_rows.ROWS rows; returns how many."""
+    """One transaction, of at most ROWS rows; returns how many."""
     with transaction.atomic():
-        ids = list(rows.order_by().values_list("pk", flat=True)[: prune_rows.ROWS])
-        these = table.model._default_manager.filter(pk__in=ids)
-        if not ids:
+        these = prune_rows.first_of(rows.order_by())
+        if not (count := these.count()):
             return 0
         lock_rows(these)
         if table.stays:
@@ -189,14 +188,12 @@ def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
         elif table.model is RaviFile:
             files.forget(these)
         elif table.model._meta.related_objects or table.model._meta.many_to_many:
-            if table.model is Run:
-                _to_erase(these.filter(archive__isnull=False).values_list("archive_id", flat=True))
             these.delete()
         else:
             if table.model is JournalEntry:
                 mark_bodies(these)
             prune_rows.delete_rows(these)
-        return len(ids)
+        return count
 
 
 ERASED = "erased"

@@ -16,7 +16,7 @@ from django.db.models.functions import Cast, Coalesce
 
 from ravi_django import limits
 from ravi_django.db import Bytes, lock_rows, transaction
-from ravi_django.engine.db import claim_order, postgres
+from ravi_django.engine.db import claim_order
 from ravi_django.engine.db.clock import present
 from ravi_django.engine.journal import outbox
 from ravi_django.engine.journal.append import write_row
@@ -141,7 +141,7 @@ def write_fork(
             metadata=source.metadata,
             state=source.state,
             result_schema=source.result_schema,
-            client_tools=client_tools if message else source.client_tools,
+            client_tools=source.client_tools if client_tools is None else client_tools,
             budget=_budget(source),
             deadline=source.deadline if source.deadline and source.deadline > now else None,
             release=source.release,
@@ -153,6 +153,7 @@ def write_fork(
             idempotency_scope=scope,
             request_digest=digest,
             next_seq=point + 2,
+            schema=source.schema,
             event_mark=0,  # no number of its stream was ever used
             wake_seq=source.wake_seq,
         )
@@ -319,14 +320,17 @@ def _copy_inbox(source: Run, new: Run, point: int, first: Message | None) -> Non
     consumed = f"CASE WHEN id <= {upto} THEN consumed_at END"
     copy_rows(rows.filter(came), {"id": None, "run_id": as_literal(new.id), "consumed_at": consumed})
     copies = InboxMessage.objects.filter(run_id=new.id).order_by("id")
-    to_itself = copies.filter(body__reply_to=str(source.id)).iterator(chunk_size=BATCH)
-    while batch := list(islice(to_itself, BATCH)):
+    bound = Q(body__reply_to=str(source.id)) | Q(body__correlation_id__isnull=True)
+    bound_to_source = copies.filter(bound).iterator(chunk_size=BATCH)
+    while batch := list(islice(bound_to_source, BATCH)):
         for message in batch:
-            message.body["reply_to"] = str(new.id)
+            message.body.setdefault("correlation_id", str(source.session_id))  # a replay compares it
+            if message.body.get("reply_to") == str(source.id):
+                message.body["reply_to"] = str(new.id)
         InboxMessage.objects.bulk_update(batch, ["body"])
     if first is not None:
         beginning = copies[0]
-        beginning.body["payload"] = first.model_dump(mode="json")["payload"]
+        beginning.body["payload"] = first.to_json()["payload"]
         beginning.save(update_fields=["body"])
 
 
@@ -334,14 +338,12 @@ def _copy_inbox(source: Run, new: Run, point: int, first: Message | None) -> Non
 _COPIED = """coalesce((SELECT copy.id FROM ravi_inboxmessage message JOIN ravi_inboxmessage copy
   ON copy.run_id = {new} AND copy.message_id = message.message_id
   WHERE message.run_id = {old} AND message.id <= {upto} ORDER BY message.id DESC LIMIT 1), 0)"""
-_IDS = "lower(hex(randomblob(16)))", "gen_random_uuid()"  # on SQLite and on PostgreSQL
 
 
 def _copy_journal(past: QuerySet[JournalEntry], source: Run, new: Run) -> None:
     """Copy the rows, with the new ids of messages."""
     ids = {"old": as_literal(source.id), "new": as_literal(new.id)}
     other = {
-        "id": _IDS[postgres.in_use()],
         "run_id": ids["new"],
         "read_upto": f"CASE WHEN read_upto IS NOT NULL THEN {_COPIED.format(upto='read_upto', **ids)} END",
     }

@@ -31,7 +31,7 @@ from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.json_values import storable
 from ravi_django.kernel.messages import ControlPayload, Message
 from ravi_django.kernel.middleware import HookEvent
-from ravi_django.models import Agent, Ask, AskKind, InboxMessage, JournalEntry, Run, Session, uuid7
+from ravi_django.models import Agent, Ask, AskKind, InboxMessage, JournalEntry, Run, Session, Turn, uuid7
 from ravi_django.people.rows import close_requests, note_closed
 from ravi_django.runs.catalog import specs
 from ravi_django.runs.catalog.prompts import variables_of
@@ -82,7 +82,7 @@ async def hand_over(
     if closing is not None:
         await closing()
     await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=ctx.run_id)
-    messages_left = [body, *(storable(_as_handed(ctx, m).model_dump(mode="json")) for m in left)]
+    messages_left = [body, *(storable(_as_handed(ctx, m).to_json()) for m in left)]
     depth = as_depth(ctx.publication_depth, len(messages_left))
     handed = Handoff(path, str(agent_id), agent.version, tuple(messages_left), metadata, depth)
     await recorder.waits.end(Stop(Stop.Kind.HANDOFF, handoff=handed))
@@ -118,7 +118,7 @@ def _body(ctx: RunState, target: AgentId, task: Message | str | None, answered: 
     """The task as the inbox holds it. It takes the id of the message that it answers, so that a reply finds the ask."""
     if task is None:
         handed = _as_handed(ctx, answered).model_copy(update={"target": target})
-        return dict(storable(handed.model_dump(mode="json")))
+        return dict(storable(handed.to_json()))
     if isinstance(task, Message):
         made, message_id = task, task.id
     else:
@@ -133,7 +133,7 @@ def _body(ctx: RunState, target: AgentId, task: Message | str | None, answered: 
         "causation_id": answered.causation_id if answered.reply_to else answered.id,
         "metadata": {**answered.metadata, **made.metadata, HANDED: TASK},
     }
-    return dict(storable(made.model_copy(update=filled).model_dump(mode="json")))
+    return dict(storable(made.model_copy(update=filled).to_json()))
 
 
 def _as_handed(ctx: RunState, message: Message) -> Message:
@@ -244,6 +244,7 @@ def write_handoff(
             if _is_occupied(run, handoff.agent):
                 raise SessionBusy
         unread, upto = _unread(run)
+        Turn.objects.filter(session_id=run.session_id, run_id=run.id, agent=None).update(agent=run.agent)
         begin_anew(
             lease,
             upto,
@@ -293,4 +294,4 @@ def _unread(run: Run) -> tuple[list[tuple[str, dict[str, Any]]], int]:
     for the run's lock."""
     upto = Run.objects.values_list("read_upto", flat=True).get(id=run.id)
     rows = list(InboxMessage.objects.filter(run_id=run.id, id__gt=upto).order_by("id"))
-    return [(row.name, row.body) for row in rows], rows[-1].id if rows else upto
+    return [(row.name, {"id": row.message_id, **row.body}) for row in rows], rows[-1].id if rows else upto

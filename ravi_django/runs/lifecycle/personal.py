@@ -33,10 +33,10 @@ from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.limits import ModelLimit
 from ravi_django.models.people import Delegation, HumanRequest, StickyDecision
 from ravi_django.models.rollup import Rollup
-from ravi_django.models.run import TERMINAL, Ask, Feedback, Run, Signal
+from ravi_django.models.run import TERMINAL, AfterLease, Ask, Feedback, Run, Signal
 from ravi_django.models.schedules import Schedule, ScheduleTick
 from ravi_django.models.session import BoardTask, Session, Turn
-from ravi_django.models.site import Erasure, OutboxEvent, StreamFrame, SweepState, Ticket, WorkerProcess
+from ravi_django.models.site import Erasure, OutboxEvent, StreamArchive, StreamFrame, SweepState, Ticket, WorkerProcess
 from ravi_django.models.social import FeedItem, Follow, Publication
 from ravi_django.models.sources import Source, SourceItem
 from ravi_django.runs import workers
@@ -95,7 +95,7 @@ class Table:
     model: type[Model]
     where: Where
     stays: bool = False  # reduced to the audit's needs, not deleted
-    exported: bool = True  # tickets are not: they have credentials, and live for a minute
+    exported: bool = True  # tickets are not (credentials for a minute), and archives, whose text is in the journal
     made: str = ""  # the column of the creation time; empty: a run that is being cancelled may still write rows
     late: Q = NONE  # rows that the user's erased runs made later
 
@@ -119,6 +119,7 @@ TABLES = (
     Table(JournalEntry, _run("run")),
     Table(Reservation, _run("run")),
     Table(StreamFrame, _run("tree")),
+    Table(StreamArchive, _run("tree"), exported=False),
     Table(BudgetAccount, _accounts),
     Table(OutboxEvent, _user("body__data__owner")),
     Table(BoardTask, _session("session")),
@@ -141,6 +142,7 @@ TABLES = (
 # Models without an entry, and the reason.
 OTHERS: dict[type[Model], str] = {
     Blob: "found by the journal's rows that name it",
+    AfterLease: "deleted with its run",
     Agent: "the site's; its owner is set to nobody",
     AgentVersion: "the site's; its author is set to nobody",
     WorkerProcess: "the installation's",

@@ -75,8 +75,8 @@ def prune(keep_s: dict[str, float], *, dry_run: bool = False) -> dict[str, int]:
         _prune_trees(removed, JOURNAL, keep_s["journal"], dry_run)
         _prune_generations(removed, keep_s["journal"], dry_run)
     if "streams" in keep_s:
-        _prune_trees(removed, {"frames": prune_rows.frames}, keep_s["streams"], dry_run)
-        removed["archives"] = _forget_archives(keep_s["streams"], dry_run)
+        streams = {"frames": prune_rows.frames, "archives": prune_rows.archives}
+        _prune_trees(removed, streams, keep_s["streams"], dry_run)
     for kind, prune_wing in wing.each("prune", left_out=True):
         if kind in keep_s:
             removed[kind] = prune_wing(keep_s[kind], dry_run)
@@ -101,13 +101,6 @@ def _prune_trees(
                 removed[name] += kind(roots).count()
             else:
                 removed[name] += _until_none(prune_rows.prune_trees, roots, kind, older_than_s)
-
-
-def _forget_archives(older_than_s: float, dry_run: bool) -> int:
-    batches = prune_rows.ended_trees(older_than_s)
-    if dry_run:
-        return sum(prune_rows.archives(roots).count() for roots in batches)
-    return sum(prune_rows.forget_archives(roots, older_than_s) for roots in batches)
 
 
 def _prune_generations(removed: dict[str, int], older_than_s: float, dry_run: bool) -> None:

@@ -25,9 +25,10 @@ from ravi_django.models.people import HumanRequest
 from ravi_django.models.run import TERMINAL, Ask, Run, Signal, Status
 from ravi_django.models.schedules import Schedule
 from ravi_django.models.session import Session, Turn
-from ravi_django.models.site import StreamFrame, Ticket
+from ravi_django.models.site import StreamArchive, StreamFrame, Ticket
 from ravi_django.models.social import FeedItem, Follow, Publication
 from ravi_django.models.sources import Source
+from ravi_django.runs.lifecycle.copies import fill_turns
 from ravi_django.runs.lifecycle.generations import CONTINUED
 
 TREES = 200  # keys in one batch
@@ -98,8 +99,8 @@ def frames(roots: Sequence[UUID]) -> QuerySet[StreamFrame]:
     return StreamFrame.objects.filter(Exists(later) | ~Exists(end), tree_id__in=roots).order_by("tree_id", "seq")
 
 
-def archives(roots: Sequence[UUID]) -> QuerySet[Run]:
-    return Run.objects.filter(id__in=roots, archive__isnull=False)
+def archives(roots: Sequence[UUID]) -> QuerySet[StreamArchive]:
+    return StreamArchive.objects.filter(tree_id__in=roots)
 
 
 def _tree(roots: Sequence[UUID]) -> list[UUID]:
@@ -114,20 +115,11 @@ def prune_trees(
     if not rows(roots).exists():  # most trees were pruned before: they are not locked for nothing
         return 0
     with transaction.atomic():
-        held = _hold(roots, older_than_s)
-        keys = list(rows(held).values_list("pk", flat=True)[:ROWS]) if held else []
-        if not keys:
+        if not (held := _hold(roots, older_than_s)):
             return 0
-        before(rows(held).model._default_manager.filter(pk__in=keys))
-        return delete_rows(rows(held).model._default_manager.filter(pk__in=keys))
-
-
-def forget_archives(roots: Sequence[UUID], older_than_s: float) -> int:
-    """Their bodies are deleted with the unreferenced blobs."""
-    if not archives(roots).exists():
-        return 0
-    with transaction.atomic():
-        return archives(_hold(roots, older_than_s)).update(archive=None)
+        some = first_of(rows(held))
+        before(some)
+        return delete_rows(some)
 
 
 def _hold(roots: Sequence[UUID], older_than_s: float) -> list[UUID]:
@@ -199,13 +191,12 @@ def without_referenced(left: set[str]) -> set[str]:
 def _references() -> Iterator[Iterable[str]]:
     rows = JournalEntry.objects.order_by()
     for name in ("request", "result"):
-        big = rows.filter(**{f"{name}__has_key": BLOB_KEY})
-        yield big.annotate(blob=KT(f"{name}__{BLOB_KEY}")).values_list("blob", flat=True).iterator()
+        big = rows.annotate(blob=KT(f"{name}__{BLOB_KEY}")).filter(blob__isnull=False)
+        yield big.values_list("blob", flat=True).iterator()
     specs = rows.filter(kind="run.started").annotate(spec=KT("result__spec"))
     yield specs.values_list("spec", flat=True).distinct().iterator()
     for digests in rows.filter(digests__isnull=False).values_list("digests", flat=True).iterator():
         yield [value for value in (digests or {}).values() if isinstance(value, str)]
-    yield Run.objects.filter(archive__isnull=False).order_by().values_list("archive_id", flat=True).iterator()
 
 
 def prune_blobs(ids: Sequence[str]) -> int:
@@ -223,18 +214,17 @@ def delete_rows(rows: QuerySet[Any]) -> int:
         lock_rows(rows)
         if rows.model is JournalEntry:
             keep_blocks(rows)
-        deleted: int = rows._raw_delete(rows.db)
+        deleted: int = rows._raw_delete(rows.db) or 0
         return deleted
 
 
 def keep_blocks(entries: QuerySet[JournalEntry]) -> None:
-    """Copy the blocks of these rows into the turns that refer to them: the history outlives the journal."""
-    turns = Turn.objects.filter(run__in=entries.order_by().values("run"), entry__in=entries.order_by())
-    held = ("content", "entry__kind", "entry__request", "entry__result")
-    rows = list(turns.select_related("entry").only(*held))
-    for turn in rows:
-        turn.content, turn.entry = turn.blocks, None
-    Turn.objects.bulk_update(rows, ["content", "entry"], batch_size=500)
+    """Write the blocks of these rows and the agent into the turns that refer to them: the history outlives the
+    journal."""
+    held_by = entries.order_by().filter(run=OuterRef("run"), seq=OuterRef("entry_seq"))
+    runs = Run.objects.filter(id__in=entries.order_by().values("run"))
+    if sessions := set(runs.values_list("session", flat=True)):  # turns have no index of the run
+        fill_turns(Turn.objects.filter(Exists(held_by), session__in=sessions))
 
 
 def old_sessions(older_than_s: float) -> QuerySet[Session]:
@@ -262,10 +252,19 @@ def old_audits(older_than_s: float) -> QuerySet[AuditRecord]:
 def delete_some(rows: QuerySet[Any], *, cascades: bool = False) -> int:
     """Delete at most ROWS of these rows, in one transaction; returns how many. `cascades`: others refer to them."""
     with transaction.atomic():
-        keys = list(rows.values_list("pk", flat=True)[:ROWS])
-        these = rows.model._default_manager.filter(pk__in=keys)
-        if cascades:
-            these.delete()
-        elif keys:
-            delete_rows(these)
-        return len(keys)
+        some = first_of(rows)
+        if not cascades:
+            return delete_rows(some)
+        count = some.count()
+        some.delete()
+        return count
+
+
+def first_of(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """At most ROWS of these rows. Of a table whose key has two columns the last ones: a journal goes from its end."""
+    if rows.model in (JournalEntry, Turn):
+        end = rows.order_by("-pk")[ROWS - 1 : ROWS].first()
+        return rows if end is None else rows.filter(pk__gte=end.pk)
+    keys = list(rows.values_list("pk", flat=True)[:ROWS])
+    some: QuerySet[Any] = rows.model._default_manager.filter(pk__in=keys)
+    return some

@@ -72,7 +72,7 @@ def _deliver_here(target: Run, message: dict[str, Any]) -> bool:
     if InboxMessage.objects.filter(run=target, message_id=message["id"]).exists():
         return False
     if not target.is_terminal:
-        InboxMessage.objects.create(run=target, message_id=message["id"], body=message)
+        InboxMessage.of(target, message).save(force_insert=True)
     return True
 
 

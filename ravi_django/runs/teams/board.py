@@ -161,7 +161,7 @@ def copy_past(source: Run, fork: Run) -> None:
     if source.session.parent_session_id is None:
         for task in BoardTask.objects.filter(session_id=source.session_id, created_at__lt=source.created_at):
             tasks[task.agent, task.number] = as_json(task)
-    calls = JournalEntry.objects.filter(run_id=fork.id, kind="tool.call", result__has_key="board").order_by("seq")
+    calls = JournalEntry.objects.filter(run_id=fork.id, kind="tool.call", result__board__isnull=False).order_by("seq")
     results: Iterable[Any] = calls.values_list("result", flat=True)
     for result in results:
         tasks[result["board"]["agent"], result["board"]["number"]] = result["board"]

@@ -152,7 +152,7 @@ def filled(
         "reply_to": made.reply_to or ctx.run_id,
         "metadata": {name: value for name, value in made.metadata.items() if name != LATE},  # for the asker alone
     }
-    body: dict[str, Any] = storable(made.model_copy(update=more).model_dump(mode="json"))
+    body: dict[str, Any] = storable(made.model_copy(update=more).to_json())
     return body
 
 

@@ -249,9 +249,7 @@ def _insert(spawning: Sequence[Spawning]) -> None:
     Session.objects.bulk_create([clock.stamp(one.child.session) for one in spawning])
     Run.objects.bulk_create([claim_order.stamp(one.child, ahead) for ahead, one in enumerate(spawning)])
     messages = [(one.child, one.message) for one in spawning if one.message is not None]
-    InboxMessage.objects.bulk_create(
-        [clock.stamp(InboxMessage(run=run, message_id=body["id"], body=body)) for run, body in messages]
-    )
+    InboxMessage.objects.bulk_create([clock.stamp(InboxMessage.of(run, body)) for run, body in messages])
     Ask.objects.bulk_create([clock.stamp(one.ask) for one in spawning if one.ask is not None])
 
 

@@ -1,5 +1,5 @@
 // A client of ravi_django, for pages and for Node 20 or newer: run agents, follow them, answer requests, upload files.
-// It imports nothing. See docs/programs.md.
+// It imports nothing. See docs/howto/javascript.md.
 
 const [FIRST_PAUSE, LONGEST_PAUSE] = [500, 10_000]; // ms before a try after a failure; doubles
 const LONGEST_RETRY = 120; // s, of the times that the site may ask to wait

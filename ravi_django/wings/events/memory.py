@@ -33,6 +33,8 @@ class _Cursor:
 
 
 class MemoryBus(Bus):
+    """Events of this process, for its own subscribers."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # of all events, by topic: the position of the newest

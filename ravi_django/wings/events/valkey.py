@@ -29,6 +29,8 @@ PAUSES = (0.1, 5.0)  # seconds between tries while the server is away: doubling,
 
 
 class ValkeyBus(Bus):
+    """Events in streams of Redis or Valkey, for all processes."""
+
     def __init__(self, url: str, *, claim_s: float = CLAIM_S) -> None:
         self._url, self._claim_s = url, claim_s
         self._sync = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=2)
@@ -46,6 +48,7 @@ class ValkeyBus(Bus):
                 socket_timeout=BLOCK_S + 5,
                 health_check_interval=15,
                 retry=Retry(NoBackoff(), 1),  # a pooled connection may be closed: try once with a new one
+                retry_on_error=[redis.ConnectionError, redis.TimeoutError],  # redis-py 5 repeats no other way
             )
         return self._clients[loop]
 

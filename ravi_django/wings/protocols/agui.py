@@ -59,7 +59,8 @@ class AguiView(ExchangeView):
             message.blocks.extend(_of_page(sent, session))
             source = threads.next_run(session, _last_of_assistant(messages), {addressed, agent})
         elif known is not None:
-            message.blocks.extend(filter(_is_of_page, known))
+            blocks, taken = known
+            message.blocks.extend(filter(_is_of_page, blocks))
         options = {"idempotency_key": once, "client_tools": taken or None, "on_busy": _on_busy(sent)}
 
         def begin() -> Exchange:
@@ -81,8 +82,7 @@ class AguiView(ExchangeView):
 def _taken(request: Any, agent: AgentId, session: Any) -> list[dict[str, Any]] | None:
     """The tools of the client if the agent takes them."""
     runnable = access.find(request.user, agent, session.id if session else None)
-    takes = getattr(runnable.in_code, "client_tools", False)
-    return checked_tools(request.data.get("tools") or []) if takes else None
+    return checked_tools(request.data.get("tools") or []) if runnable.client_tools else None
 
 
 def _named(tools: Any) -> list[dict[str, Any]]:

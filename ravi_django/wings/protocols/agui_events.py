@@ -8,14 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from ravi_django.agents.tools.client_tool import NOT_ANSWERED, PREFIX
 from ravi_django.api.exchange import Format
 from ravi_django.people.answers import OUTCOMES
 from ravi_django.runs.teams import board
 from ravi_django.services.exchanges import Exchange
-from ravi_django.services.pieces import Asked, Begun, Call, Child, Ended, Piece, Result, State, Task, Text, Usage
+from ravi_django.services.pieces import (
+    Arguments,
+    Asked,
+    Begun,
+    Call,
+    Child,
+    Ended,
+    Piece,
+    Result,
+    State,
+    Task,
+    Text,
+    Usage,
+)
 
 OWN_STATE = ("run", "session", "board")  # names in the state of a client
 VERSION = "1.0"  # of the protocol
@@ -44,6 +57,8 @@ class AguiFormat(Format):
         self._ignored = sorted({tool["name"] for tool in tools} - self._client_tools)
         self._open: dict[str, Text] = {}  # by child, "" for the root: of the message that is being written
         self._children: dict[str, None] = {}  # those that have not ended
+        self._written: dict[str, str] = {}  # by call: the arguments that the client has got so far, without an end
+        self._ids_of: dict[str, str] = {}  # by call: the id that the client has, where it is another one
 
     def begin(self) -> Iterator[bytes]:
         version = {"protocolVersion": VERSION} if self._knows_children else {}
@@ -71,6 +86,7 @@ class AguiFormat(Format):
                 yield from self._asked(piece.requests)
             case Ended():
                 yield from self._close()
+                yield from self._drop_rest()
                 yield from self._ended(piece)
             case _:
                 yield from self._of_run(piece)
@@ -82,17 +98,23 @@ class AguiFormat(Format):
             return
         yield from self._close(run)
         match piece:
+            case Arguments():
+                if piece.id not in self._written:
+                    tool = piece.tool.removeprefix(PREFIX) if self._is_clients(piece.tool) else piece.tool
+                    yield self._start(piece.id, tool, parentMessageId=piece.message)
+                    self._written[piece.id] = ""
+                self._written[piece.id] += piece.text
+                yield _event("TOOL_CALL_ARGS", toolCallId=piece.id, delta=piece.text)
             case Call(tool=tool) if not run and self._is_clients(tool):  # the client runs it once the run waits for it
                 return
             case Call():
                 yield from self._call(piece.id, piece.tool, piece.arguments, run, parentMessageId=piece.message)
+            case Result() if not run and piece.id in self._written:  # the client shall not run it: it is not valid
+                yield from self._drop(piece.id, piece.text)
             case Result(tool=tool) if not run and self._is_clients(tool) and piece.text != NOT_ANSWERED:
                 return
             case Result():
-                message = f"{OURS}{piece.id}"
-                yield _event(
-                    "TOOL_CALL_RESULT", run, messageId=message, toolCallId=piece.id, content=piece.text, role="tool"
-                )
+                yield self._result(piece.id, piece.text, run)
 
     def _of_child(self, child: Child) -> Iterator[bytes]:
         match child.piece:
@@ -122,20 +144,49 @@ class AguiFormat(Format):
     def _is_clients(self, tool: str) -> bool:
         return tool.startswith(PREFIX) and tool.removeprefix(PREFIX) in self._client_tools
 
-    def _call(self, id: str, tool: str, arguments: Any, run: str = "", **more: Any) -> Iterator[bytes]:
-        yield _event("TOOL_CALL_START", run, toolCallId=id, toolCallName=tool, **more)
+    def _call(self, id: str, tool: str, arguments: Any, run: str = "", again: str = "", **more: Any) -> Iterator[bytes]:
+        """`again`: the id of the call where the client has got other arguments, of a lost attempt."""
+        text = None if run else self._written.get(id)
+        if text is not None and _is_json_of(text, arguments):
+            del self._written[id]
+            yield _event("TOOL_CALL_END", toolCallId=id)
+            return
+        if text is not None:
+            yield from self._drop(id, "the call was written again")
+            again = self._ids_of[id] = again or f"{id}-again"
+            id = again
+        yield self._start(id, tool, run, **more)
         yield _event("TOOL_CALL_ARGS", run, toolCallId=id, delta=to_json(arguments or {}).decode())
         yield _event("TOOL_CALL_END", run, toolCallId=id)
 
+    def _start(self, id: str, tool: str, run: str = "", **more: Any) -> bytes:
+        return _event("TOOL_CALL_START", run, toolCallId=id, toolCallName=tool, **more)
+
+    def _result(self, id: str, text: str, run: str = "") -> bytes:
+        id = id if run else self._ids_of.get(id, id)
+        return _event("TOOL_CALL_RESULT", run, messageId=f"{OURS}{id}", toolCallId=id, content=text, role="tool")
+
+    def _drop(self, id: str, text: str) -> Iterator[bytes]:
+        """End a call that the client has in part. With a result, so that no client runs it."""
+        del self._written[id]
+        yield _event("TOOL_CALL_END", toolCallId=id)
+        yield self._result(id, text)
+
+    def _drop_rest(self) -> Iterator[bytes]:
+        """End the calls that an attempt of the model has begun, and that its answer has not."""
+        for id in [*self._written]:
+            yield from self._drop(id, "the call was not made")
+
     def _asked(self, requests: list[dict[str, Any]]) -> Iterator[bytes]:
-        """The end of a stream whose run waits. The client answers a call of its tool by a tool message."""
+        """The end of a stream whose run waits. The client answers a call of its tool by a tool message. Such an end has
+        no outcome: assistant-ui sends no result after a success."""
         for request in requests:
             if "call_id" in request:
-                yield from self._call(request["call_id"], request["tool"].removeprefix(PREFIX), request["arguments"])
+                tool, again = request["tool"].removeprefix(PREFIX), request["id"]
+                yield from self._call(request["call_id"], tool, request["arguments"], again=again)
+        yield from self._drop_rest()
         interrupts = [_interrupt(request) for request in requests if "call_id" not in request]
-        yield from self._finished(
-            {"type": "interrupt", "interrupts": interrupts} if interrupts else {"type": "success"}
-        )
+        yield from self._finished({"type": "interrupt", "interrupts": interrupts} if interrupts else None)
 
     def _say(self, piece: Text, run: str) -> Iterator[bytes]:
         last = self._open.get(run)
@@ -165,12 +216,13 @@ class AguiFormat(Format):
         fields = {"run": self._run, "session": self._session, "board": [*self._tasks.values()]}
         return _event("STATE_SNAPSHOT", snapshot={**self._shared, **fields})
 
-    def _finished(self, outcome: dict[str, Any], usage: Usage | None = None) -> Iterator[bytes]:
+    def _finished(self, outcome: dict[str, Any] | None, usage: Usage | None = None) -> Iterator[bytes]:
         for child in self._children:
             yield from self._close(child)
             yield _event("SUBAGENT_FINISHED", child, outcome={"type": "suspended"})
-        tokens: dict[str, Any] = {"usage": [{"inputTokens": usage[0], "outputTokens": usage[1]}]} if usage else {}
-        yield _event("RUN_FINISHED", **self._ids, outcome=outcome, **tokens)
+        end: dict[str, Any] = {"outcome": outcome} if outcome else {}
+        end |= {"usage": [{"inputTokens": usage[0], "outputTokens": usage[1]}]} if usage else {}
+        yield _event("RUN_FINISHED", **self._ids, **end)
 
     def fault(self, code: str, message: str) -> bytes:
         return _event("RUN_ERROR", message=message, code=code, metadata={"run": self._run})
@@ -179,6 +231,13 @@ class AguiFormat(Format):
 def _error(piece: Ended) -> dict[str, str]:
     message = piece.error.get("message") or f"the run is {piece.status}"
     return {"message": message, "code": piece.error.get("type") or piece.status}
+
+
+def _is_json_of(text: str, arguments: Any) -> bool:
+    try:
+        return bool(from_json(text) == (arguments or {}))
+    except ValueError:
+        return False
 
 
 def _reasoning(piece: Text) -> str:

@@ -19,7 +19,7 @@ from django.db.models.functions import Coalesce, Right
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId
 from ravi_django.models import HumanRequest, Run, Session, Status, Turn
-from ravi_django.models.session import blocks_of
+from ravi_django.models.session import BLOCKS, row_blocks
 from ravi_django.people import site_rules
 from ravi_django.runs import checks
 from ravi_django.services.exchanges import quotes_instructions
@@ -144,24 +144,18 @@ def _by_texts(user: Any, agent: AgentId, history: Sequence[Past]) -> Session | N
 
 def _turns(sessions: Sequence[UUID], room: int) -> Iterator[tuple[UUID, list[Past]]]:
     """The shared turns of each session with at most `room` characters. A few are in memory with their content."""
-    columns = ("session_id", "role", "content", "entry__kind", "entry__request", "entry__result")
+    columns = ("session_id", "role", *BLOCKS)
     rows = Turn.objects.filter(session__in=sessions, shared=True, keeps=None).order_by("-session_id", "position")
     read = rows.values_list(*columns, named=True)[:MOST_TURNS].iterator(50)
     for session, turns in groupby(read, key=attrgetter("session_id")):
         texts, left = [], room
         for row in turns:
-            texts.append(Past(row.role == "user", "", text_of(_content(row))))
+            texts.append(Past(row.role == "user", "", text_of(row_blocks(row))))
             left -= len(texts[-1].text)
             if left < 0:
                 break
         else:
             yield session, texts
-
-
-def _content(row: Any) -> Any:
-    if row.content is not None or row.entry__kind is None:
-        return row.content
-    return blocks_of(row.entry__kind, row.entry__request, row.entry__result)
 
 
 def _exchanges(messages: Iterable[Past]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The options of OpenAI's clients in three classes. docs/clients.md has the same table.
+"""The options of OpenAI's clients in three classes. docs/reference/clients.md has the same table.
 
 An agent has its own model, tools and instructions. A neutral value says what is so anyway. A hint is ignored, and named
 in the header `x-ravi-ignored`. All else would change what the answer means, so it is refused with the way to get it.
@@ -98,7 +98,7 @@ def client_tools(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 def check_takes_tools(user: Any, agent: AgentId, tools: list[dict[str, Any]]) -> None:
     """Raises InvalidInputError if the agent takes no tools of a client, and the errors of `access.find`."""
-    if tools and not getattr(access.find(user, agent).in_code, "client_tools", False):
+    if tools and not access.find(user, agent).client_tools:
         names = ", ".join(repr(tool["name"]) for tool in tools[:5])
         raise _refused("tools", f"{REFUSED['tools']}, not {names}; {agent} has no client_tools")
 

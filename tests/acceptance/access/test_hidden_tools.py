@@ -251,7 +251,7 @@ def test_a_failure_and_a_long_result_are_hidden_too(owner: Any, settings: Any) -
     ]
     run = started(owner, [ledger, ReadResultTool()], *model_calls)
     cut = run.journal.filter(kind="tool.call").last()
-    reader = ToolUseBlock(tool_name="read_result", arguments={"id": str(cut.id)}, call_id="c3")
+    reader = ToolUseBlock(tool_name="read_result", arguments={"id": f"{run.id}:0:{cut.path}"}, call_id="c3")
 
     later = started(owner, [ledger, ReadResultTool()], reader)
 
@@ -445,7 +445,7 @@ def test_what_an_agents_own_code_records_stays_as_it_is(owner: Any) -> None:
 
 def test_the_tool_of_the_docs_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "shop", SimpleNamespace(crm=None))
-    page = (Path(__file__).resolve().parents[3] / "docs/tools.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs/howto/hidden-results.md").read_text()
     space: dict[str, Any] = {}
     exec(page.partition("# shop/customers.py\n")[2].partition("```")[0], space)
 

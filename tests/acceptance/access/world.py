@@ -92,10 +92,10 @@ def make() -> World:
     entry = {"path": "@x", "kind": "log", "name": World.marker, "started_at": now, "finished_at": now}
     record = {"run_id": run.id, "session_id": run.session_id, "name": World.marker}
     storages["default"].exists(CONTENT) or storages["default"].save(CONTENT, ContentFile(b"hi"))
-    published = {"topic": f"news/{World.marker}", "message_id": "1", "scope": "s", "digest": "d", "body": text}
+    published = {"topic": f"news/{World.marker}", "message_id": "1", "scope": "5c", "digest": "d0", "body": text}
     made = [
         *(run, run.session, request, follow, source, agent),
-        AuditRecord.objects.create(key="k", event="run", agent=AGENT, **record, **mine),
+        AuditRecord.objects.create(key="0a", event="run", agent=AGENT, **record, **mine),
         BoardTask.objects.create(session=run.session, agent=AGENT, number=1, title=World.marker),
         BudgetAccount.objects.create(key=f"tree:{run.tree_id}"),
         DailyBudget.objects.create(owner=owner, max_turns=5),

@@ -34,6 +34,7 @@ EVERYTHING: dict[str, Any] = {
     "budget": {"max_tokens": 1000, "max_cost_usd": 0.5, "max_turns": 7, "deadline_s": 60.0, "max_agents": 3},
     "retention": "run",
     "approval_required_risk": "safe",
+    "client_tools": True,
     "approvers": {"calculator": [{"to": "owner", "within": 60.0}, "staff"], "*": "staff"},
     "starter_prompts": ["Where is my order?", "Cancel it."],
     "welcome": "Hello!",

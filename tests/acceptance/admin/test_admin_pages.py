@@ -66,7 +66,6 @@ def test_nothing_from_outside_is_markup(root, driven) -> None:
         f"/ravi/ui/runs/{run.pk}/?q={EVIL}",
         "/admin/ravi/session/",
         f"/admin/ravi/session/{run.session_id}/change/",
-        f"/admin/ravi/journalentry/?q={run.pk}",
         *(f"/ravi/ui/runs/{run.pk}/?part=detail&entry={run.pk}.{entry.seq}" for entry in entries),
     ]
 
@@ -110,8 +109,6 @@ def test_an_entry_has_all_of_it_and_what_it_was_made_with(root, driven, monkeypa
     model_entry = JournalEntry.objects.filter(run=run, kind="llm.call").first()
 
     assert "y" * 50_000 in run_page(root, run, f"?part=detail&entry={run.pk}.{entry.seq}")
-    found = root.get(f"/admin/ravi/journalentry/{entry.pk}/change/")
-    assert found.url == f"/ravi/ui/runs/{run.pk}/?entry={run.pk}.{entry.seq}"
     shown = words(run_page(root, run, f"?part=detail&entry={run.pk}.{model_entry.seq}"))
     assert "Say it again." in shown  # the tools' schemas that the model saw
     assert model_entry.digests["tools"] in shown and "1 · 1 · 0" in shown
@@ -122,16 +119,13 @@ urlpatterns = [path("admin/", admin.site.urls)]  # as with RAVI["PAGES"] = False
 
 def test_a_site_without_pages_shows_the_fields_of_a_run_and_its_entries(root, driven, settings) -> None:
     run = driven(["It is done."], "Do it")
-    entry = JournalEntry.objects.get(run=run, kind="llm.call")
     settings.ROOT_URLCONF = __name__
 
     text = words(page(root, f"/admin/ravi/run/{run.pk}/change/"))
-    found = page(root, f"/admin/ravi/journalentry/?q={run.pk}")
-    whole = words(page(root, f"/admin/ravi/journalentry/{entry.pk}/change/"))
 
-    for part in ("Output: It is done.", "Status: Completed", "Agent: react/scripted"):
+    of_run = ("Output: It is done.", "Status: Completed", "Agent: react/scripted")
+    for part in (*of_run, "Kind: llm.call", "Name: scripted"):
         assert part in text, part
-    assert f"/admin/ravi/journalentry/{entry.pk}/change/" in found and "Name: scripted" in whole
 
 
 def test_a_runs_page_costs_the_same_however_long_it_is(root, driven) -> None:

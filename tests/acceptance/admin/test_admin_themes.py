@@ -21,7 +21,8 @@ def test_pages_can_be_read_and_used(theme: str, tmp_path: Path, new_page: Callab
         page = new_page(url)
         log_in(page, url, "root", "root")
 
-        faults = walk(page, url, axe=True)
+        # Themes restyle Django's own parts: the stock admin has all looks, and a theme the one that most breaks in.
+        faults = walk(page, url, axe=True) if theme == "stock" else walk(page, url, looks=LOOKS[1:])
 
         assert faults == [], "\n".join(faults)
         approve_on_a_phone(page)

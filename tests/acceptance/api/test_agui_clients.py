@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -119,9 +120,13 @@ def shown(page: Any, html: str, script: Path) -> Any:
 def test_assistant_ui_has_a_conversation_and_asks(server, key, worker, new_page) -> None:
     node()
     source = (CLIENTS / "assistant-ui.jsx").read_text()
-    assert Page("clients").text.split("```jsx\n")[1].partition("```")[0] in source, "what the docs show"
+    form = Page("clients").text.split("```jsx\n")[3].partition("```")[0]
+    assert indent(form, "  ") in source, "what the docs show"
     script = CLIENTS / "node_modules" / "assistant-ui.js"
-    for agent, said in ((AGENT, ["It is 42.", "It is 42."]), ("react/payer", ["done"])):
+    fill = ToolUseBlock(tool_name="page_fill_form", arguments={"city": "Bonn"}, call_id="c1")
+    clerk = registered("clerk", [fill, "It is filled in."], client_tools=True)
+    talks = (AGENT, ["It is 42.", "It is 42."]), ("react/payer", ["done"]), (clerk, ["It is filled in."])
+    for agent, said in talks:
         root = f'<main id="chat" data-url="{server}/ravi/agui/{agent}/" data-token="{key}"></main>'
         page = shown(new_page(server), f'<!doctype html>{root}<script src="/{script.name}"></script>', script)
         for number, text in enumerate(said):
@@ -131,18 +136,19 @@ def test_assistant_ui_has_a_conversation_and_asks(server, key, worker, new_page)
                 page.get_by_role("button", name="Approve").click()
             page.get_by_text(text, exact=True).nth(number).wait_for()
         assert page.errors + page.console == []
-    assert sorted(PAID) == [5, 6]
+    assert (sorted(PAID), page.get_by_text("The city is Bonn.").count()) == ([5, 6], 1)
 
 
-def test_the_chat_element_runs_a_tool_and_answers(server, key, worker, new_page) -> None:
+def test_the_chat_element_runs_a_tool_and_answers(server, user, worker, new_page) -> None:
     found = find_spec("django_admin_agent")
     if found is None or not found.submodule_search_locations:
         missing("the chat element", "pip install --no-deps django-admin-agent")
     folder = Path(found.submodule_search_locations[0]) / "static" / "django_admin_agent"
-    html = Page("clients").text.split("```html\n")[1].partition("```")[0].replace("http://127.0.0.1:8000", server)
-    html = html.replace('"Bearer " + token', f'"Bearer {key}"').replace("react/assistant", AGENT)
+    html = Page("clients").text.split("```html\n")[1].partition("```")[0].replace("react/assistant", AGENT)
+    page = new_page(server, user)
+    page.context.add_cookies([{"name": "csrftoken", "value": "a" * 32, "url": server}])
 
-    page = shown(new_page(server), f"<!doctype html>{html}", folder / "ag-ui-web-component.bundle.js")
+    shown(page, f"<!doctype html>{html}", folder / "ag-ui-web-component.bundle.js")
     page.locator("ag-ui-chat textarea").fill("6 * 7?")
     page.locator("ag-ui-chat textarea").press("Enter")
     page.get_by_text("It is 42.").wait_for()

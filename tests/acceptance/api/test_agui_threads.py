@@ -13,7 +13,7 @@ from ravi_django.agents import AgentTool, OrchestratorAgent, SubAgentConfig
 from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import HumanRequest, Run, Session, uuid7
 from ravi_django.testing import ScriptedModel
-from tests.acceptance.api.api_support import AGENT, ASK, AguiClient, kinds, registered, text_of
+from tests.acceptance.api.api_support import ASK, AguiClient, kinds, registered, text_of
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import code
@@ -128,8 +128,9 @@ def test_an_edit_forks_after_the_turn_before_it_and_the_name_goes_along(
     agui.run(agent, thread, runId="r4", messages=edited)  # a reconnect
     agui.run(agent, thread, messages=[*edited, reply(fork), says("four")])
     assert (Session.objects.count(), texts(new)[-2:]) == (2, ["four", "one"])
-    theirs = world.submit(AGENT, "x", user=stranger)
-    world.submit(AGENT, "y", user=stranger, session=theirs.session)
+    theirs = world.submit(agent, "x", user=stranger)
+    world.submit(agent, "y", user=stranger, session=theirs.session)
+    wait_until(lambda: theirs.session.runs.filter(status="completed").count() == 2, BOUND_S)
     forged = {"id": f"{theirs.id}/1", "role": "assistant", "content": "x"}
     agui.run(agent, thread, messages=[forged, says("five")])
     assert (texts(new)[-2:], Session.objects.filter(owner=user).count()) == (["five", "one"], 2)

@@ -138,9 +138,12 @@ def test_an_idle_stream_sends_comments(agui: AguiClient, monkeypatch: pytest.Mon
         assert [next(lines) for _ in range(3)] == [": open", ": keep-alive", ": keep-alive"]
 
 
-def test_the_page_of_the_docs_holds(server: str, key: str, worker: None, capsys: Any) -> None:
+def test_the_page_of_the_docs_holds(
+    server: str, key: str, worker: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = Page("clients").code("agui.py").replace("http://127.0.0.1:8000", server).replace("react/assistant", AGENT)
 
-    exec(code, {"token": key})
+    monkeypatch.setenv("RAVI_TOKEN", key)
+    exec(code, {})
 
     assert capsys.readouterr().out == "It is 42."

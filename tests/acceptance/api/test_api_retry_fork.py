@@ -195,9 +195,8 @@ def test_what_a_pruned_run_answers(client: APIClient, user: Any, agent: str, val
     drive_to_failure(run.id)
     long_ago = timezone.now() - timedelta(days=1)
     Run.objects.filter(id=run.id).update(finished_at=long_ago, published_at=long_ago)
-    for rows in (world.journal_rows, world.prune_frames):
+    for rows in (world.journal_rows, world.prune_frames, world.prune_archives):
         world.prune_trees([run.id], rows, 60)
-    world.forget_archives([run.id], 60)
     with redis.Redis.from_url(valkey_url) as buffer:
         buffer.flushdb()
 

@@ -22,7 +22,7 @@ from tests.acceptance.api.api_support import error_of
 from tests.support.asked import asked_by
 
 pytestmark = pytest.mark.django_db
-DOCS = (Path(__file__).resolve().parents[3] / "docs/rest.md").read_text()
+DOCS = (Path(__file__).resolve().parents[3] / "docs/reference/rest.md").read_text()
 
 
 @pytest.fixture

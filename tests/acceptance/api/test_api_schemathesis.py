@@ -32,6 +32,7 @@ from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ID = re.compile("[0-9a-f-]{36}")
+EXAMPLES = 4  # of what the schema allows and of what it refuses, of each operation: some 400 requests
 CHECKS = [
     status_code_conformance,
     content_type_conformance,
@@ -46,7 +47,7 @@ EXCEPTIONS = {
     r"GET .*/topics/.* (topic|run)": "the source of `agent.progress` is a run, pages of `agent.stream` need one",
     r".* not_acceptable": "a WSGI server does not stream",
     r"POST .*/(fork|emit)/ (after_seq|text|data)": "one of two fields",
-    r"POST .*/runs/(.*/fork/)? input": "a content block has the fields of its type",
+    r"POST .*/runs/(.*/fork/)? (input|client_tools.*)": "a content block has the fields of its type, as a JSON Schema",
     r"POST .*/(v1|agui)/.* (messages|input|resume|tools|context|conversation|threadId)\b.*": "types of other protocols",
     r"POST .*/v1/.* (instructions|response_format|text.*)": "depends on the settings or the agent",
     r"POST .*/v1/.* (n|functions|tool_choice|function_call|modalities|background)": "neutral values alone are possible",
@@ -55,8 +56,7 @@ EXCEPTIONS = {
 
 
 @pytest.mark.timeout(10 * BOUND_S)
-@pytest.mark.parametrize("examples", [1, pytest.param(20, marks=pytest.mark.full)])  # each: 100 and 2,100 cases in all
-def test_the_schema_is_what_the_server_does(root: Any, user: Any, monkeypatch: Any, examples: int) -> None:
+def test_the_schema_is_what_the_server_does(root: Any, user: Any, monkeypatch: Any) -> None:
     world.silence(monkeypatch, "dispatch_send")
     run = ravi_django.submit(AGENT, "hi", user=user)
     follow, _ = ravi_django.follow(AGENT, "news/sport", user=user)
@@ -71,20 +71,20 @@ def test_the_schema_is_what_the_server_does(root: Any, user: Any, monkeypatch: A
         row = ids.get(operation.path.removeprefix("/ravi/").partition("s/")[0])
         for mode in GenerationMode:
             with suppress(Unsatisfiable):  # an operation that nothing can be wrong about
-                failures += made_up(operation, mode, row, tokens, examples)
+                failures += made_up(operation, mode, row, tokens)
 
     assert not failures, "\n".join(dict.fromkeys(failures))
     assert len(EXCEPTIONS) <= 10
 
 
-def made_up(operation: Any, mode: GenerationMode, row: Any, tokens: list[str], examples: int) -> list[str]:
+def made_up(operation: Any, mode: GenerationMode, row: Any, tokens: list[str]) -> list[str]:
     """Send examples of one operation: with the id of `row` and with another, for each user. Returns the failures."""
     by_turns = cycle(product(tokens, [row is not None, False]))
     failures = []
 
     @seed(45)
     @settings(
-        max_examples=examples,
+        max_examples=EXAMPLES,
         database=None,
         deadline=None,
         phases=[Phase.explicit, Phase.generate],

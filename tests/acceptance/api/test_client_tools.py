@@ -9,11 +9,13 @@ from rest_framework.authtoken.models import Token
 
 from ravi_django import register
 from ravi_django.agents import ReActAgent
-from ravi_django.kernel import ToolUseBlock
+from ravi_django.kernel import ModelResponse, TextBlock, ToolCallDelta, ToolUseBlock
 from ravi_django.models import HumanRequest, Run, Session, uuid7
 from ravi_django.testing import ScriptedModel
 from tests.acceptance.api.api_support import ASK, AguiClient, text_of
+from tests.support import world
 from tests.support.runs import code
+from tests.support.writer import Writer
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 FIELDS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -46,7 +48,7 @@ def test_a_page_runs_its_tool_and_the_run_goes_on(
 
     calls = [event for event in events if event.type.value == "TOOL_CALL_START"]
     assert [(call.tool_call_id, call.tool_call_name) for call in calls] == [("c1", "fill")]
-    assert events[-1].outcome.type == "success"
+    assert (events[-1].type.value, events[-1].outcome) == ("RUN_FINISHED", None)
     run = Run.objects.get()
     assert (run.status, run.waits_for and run.waits_for["kind"]) == ("suspended", "client_tool")
 
@@ -55,6 +57,13 @@ def test_a_page_runs_its_tool_and_the_run_goes_on(
     assert text_of(events) == "done"
     assert [tool.name for tool in model.calls[0].options.tools] == ["page_fill"]
     assert "filled" in str(model.calls[1].messages[-1])
+
+
+def test_an_equal_call_follows_the_first_run_also_with_other_tools(agui: AguiClient, filler: str, worker: None) -> None:
+    thread = uuid7()
+    for tools in (TOOLS, TOOLS, [{**TOOLS[0], "name": "other"}]):
+        agui.run(filler, thread, tools=tools, runId="r1")
+    assert Run.objects.count() == 1
 
 
 def test_only_the_user_who_began_the_run_answers_and_once(
@@ -92,6 +101,46 @@ def test_a_new_message_ends_the_call(agui: AguiClient, filler: str, model: Scrip
     assert text_of(events) == "again"
     assert "did not answer" in str(model.calls[1].messages[-1])
     assert [run.status for run in Run.objects.order_by("id")] == ["completed", "completed"]
+
+
+def test_a_streamed_call_with_wrong_arguments_has_a_result_and_the_right_one_waits(
+    agui: AguiClient, worker: None
+) -> None:
+    wrong = ToolUseBlock(tool_name="page_fill", arguments={"town": "at the Rhine"}, call_id="c0")
+    agent = str(register(ReActAgent("writer", model=Writer([wrong], [FILL]), client_tools=True)).id)
+
+    events = agui.run(agent, uuid7(), tools=TOOLS)
+
+    of_calls = [event for event in events if event.type.value.startswith("TOOL_CALL")]
+    assert "".join(event.delta for event in of_calls if event.type.value == "TOOL_CALL_ARGS") == (
+        '{"town":"at the Rhine"}{"city":"Bonn"}'
+    )
+    others = [(event.type.value, event.tool_call_id) for event in of_calls if event.type.value != "TOOL_CALL_ARGS"]
+    assert others == [
+        *(("TOOL_CALL_START", "c0"), ("TOOL_CALL_END", "c0"), ("TOOL_CALL_RESULT", "c0")),
+        *(("TOOL_CALL_START", "c1"), ("TOOL_CALL_END", "c1")),
+    ]
+
+
+class Lost(Writer):
+    """Streams a part of a call that its answer makes otherwise, as after the loss of a worker."""
+
+    async def stream(self, messages: Any, options: Any, meta: Any) -> Any:
+        if messages[-1].role == "user":
+            yield ToolCallDelta(index=0, call_id="c1", name="page_fill", arguments='{"city":"Ul')
+        yield ModelResponse.of([FILL] if messages[-1].role == "user" else [TextBlock(text="done")])
+
+
+def test_a_call_that_was_streamed_otherwise_is_made_again_under_another_id(agui: AguiClient, worker: None) -> None:
+    agent, thread = str(register(ReActAgent("lost", model=Lost(), client_tools=True)).id), uuid7()
+
+    events = agui.run(agent, thread, tools=TOOLS)
+
+    again = str(HumanRequest.objects.get().id)
+    of_calls = [event for event in events if event.type.value.startswith("TOOL_CALL")]
+    assert [event.tool_call_id for event in of_calls] == [*["c1"] * 4, *[again] * 3]
+    assert [of_calls[3].type.value, of_calls[5].delta] == ["TOOL_CALL_RESULT", '{"city":"Bonn"}']
+    assert text_of(agui.run(agent, thread, tools=TOOLS, messages=result(id=again))) == "done"
 
 
 def test_an_agent_without_client_tools_ignores_them_with_an_event(agui: AguiClient, agent: str, worker: None) -> None:
@@ -209,3 +258,24 @@ def test_parameters_that_are_no_schema_are_refused(agui: AguiClient, filler: str
 def test_an_agent_without_client_tools_ignores_any_number_of_them(agui: AguiClient, agent: str, worker: None) -> None:
     tools = [{"name": f"a.{n}", "description": "x" * 2000, "parameters": {}} for n in range(30)]
     assert agui.run(agent, uuid7(), tools=tools)[-1].outcome.type == "success"
+
+
+def test_a_run_has_the_tools_of_its_request_and_so_has_its_edited_message(filler: str, agent: str, client: Any) -> None:
+    def post(agent: str, tools: Any, **more: Any) -> Any:
+        return client.post("/ravi/runs/", {"agent": agent, "input": "Hi", "client_tools": tools, **more}, format="json")
+
+    for tools, status, field in (([{"name": "a b"}], 400, "client_tools.0.name"), ([{}] * 21, 413, "client_tools")):
+        refused = post(agent, tools)
+        assert (refused.status_code, refused.json()["error"]["field"]) == (status, field)
+    keyed = [post(filler, tools, idempotency_key="once").status_code for tools in (TOOLS, TOOLS, [{"name": "other"}])]
+    assert keyed == [201, 200, 409]
+    assert Run.objects.get(id=post(agent, TOOLS).json()["id"]).client_tools is None
+
+    row = {"model": "rehearsal", "system_instructions": "Fill it in.", "client_tools": True}
+    world.save_spec("react/row", row, access="authenticated")
+    assert Run.objects.get(id=post("react/row", TOOLS).json()["id"]).client_tools == TOOLS
+
+    run = post(filler, TOOLS).json()["id"]
+    Run.objects.filter(id=run).update(status="completed")
+    fork = client.post(f"/ravi/runs/{run}/fork/", {"input": "Hello"}, format="json").json()["id"]
+    assert Run.objects.get(id=run).client_tools == Run.objects.get(id=fork).client_tools == TOOLS

@@ -147,6 +147,12 @@ def test_a_response_that_is_late_is_read_later(respond: Chat, client: Any, stran
     assert respond().json()["id"] != done["id"]  # the client has its answer, and asks again
 
 
+def test_a_repeat_may_have_its_fields_in_another_order(chat: Chat, worker: None) -> None:
+    answers = [chat([dict(fields)], "react/broken").json() for fields in (ASK[0].items(), reversed(ASK[0].items()))]
+
+    assert answers[0] == answers[1] and Run.objects.count() == 1
+
+
 def test_a_call_is_no_repeat_once_the_conversation_has_gone_on(chat: Chat, late: None, monkeypatch: Any) -> None:
     named = {"metadata": {"session": "mine"}}
     assert chat(**named).status_code == 422
@@ -409,7 +415,7 @@ def test_system_text_is_quoted_where_the_site_says_so(chat: Chat, respond: Chat,
     only = chat([system])
 
     assert again["metadata"] == first["metadata"] and only.status_code == 400
-    quoted, plain, other = (turn.content for turn in Turn.objects.filter(role="user").order_by("id"))
+    quoted, plain, other = (turn.content for turn in Turn.objects.filter(role="user").order_by("created_at"))
     assert [block["text"] for block in plain] == ["Again?"] and other == quoted
     assert [block["text"] for block in quoted][1:] == ["6 * 7?"] and "\n> Be brief.\n> Obey me." in quoted[0]["text"]
     assert not Turn.objects.filter(role="system").exists()

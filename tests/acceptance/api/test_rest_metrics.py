@@ -7,12 +7,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import yaml
 from django.contrib.auth.models import Permission
+from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
 from tests.acceptance.api.api_support import client_of, error_of
 from tests.support import world
 from tests.support.asked import approval_of, asked_by
+from tests.support.docs import Page
 from tests.support.runs import make_run
 
 pytestmark = pytest.mark.django_db
@@ -96,6 +99,22 @@ def test_as_prometheus_asks(operator: APIClient) -> None:
         assert 0 <= found["ravi_request_answer_recent_seconds", labels + ',quantile="0.5"'] < 60
         assert ("ravi_request_answer_recent_seconds", 'tool="question",to="staff",quantile="0.5"') not in found
         assert ("ravi_requests_open", r'tool="x\"}\n1",to="group:a\"b\\c"') in found  # escaped
+
+
+def test_the_scraper_of_the_docs_logs_in_and_reads_the_metrics_that_the_page_lists(
+    operator: APIClient, django_user_model: Any, settings: Any
+) -> None:
+    settings.RAVI = {**settings.RAVI, "EVENT_BUS": "memory"}
+    (job,) = yaml.safe_load(Page("monitor").code("prometheus.yml", "yaml"))["scrape_configs"]
+    token = Token.objects.create(user=django_user_model.objects.get(username="olga"))
+    login = {"Authorization": f"{job['authorization']['type']} {token.key}"}
+
+    response = APIClient().get(
+        job["metrics_path"], {name: one for name, (one,) in job["params"].items()}, headers=login
+    )
+
+    shown = {*re.findall(r"`(ravi_[a-z_]+)", Page("requests").text.split("## Response times")[1])}
+    assert {*re.findall(r"^# TYPE (\w+) gauge$", response.content.decode(), re.MULTILINE)} == shown
 
 
 @pytest.mark.parametrize("form", ["json", "prometheus"])

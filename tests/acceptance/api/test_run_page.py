@@ -255,19 +255,19 @@ def test_a_model_call_shows_what_the_call_before_was_not_sent(user: Any, root: A
         run=run, message_id="2", body={"payload": {"message": {"content": [{"type": "text", "text": "Be brief."}]}}}
     )
     for name, body in (
-        ("i1", {"role": "system", "content": [{"type": "text", "text": "You help.\nToday is Monday."}]}),
-        ("i2", {"role": "system", "content": [{"type": "text", "text": "You help.\nToday is Tuesday."}]}),
-        ("t1", [{"name": "find"}, {"name": "old"}]),
-        ("t2", [{"name": "find"}, {"name": "pay"}]),
+        ("a1", {"role": "system", "content": [{"type": "text", "text": "You help.\nToday is Monday."}]}),
+        ("a2", {"role": "system", "content": [{"type": "text", "text": "You help.\nToday is Tuesday."}]}),
+        ("b1", [{"name": "find"}, {"name": "old"}]),
+        ("b2", [{"name": "find"}, {"name": "pay"}]),
     ):
         Blob.objects.create(id=name, body=json.dumps(body).encode(), size=1)
     model = {"kind": "llm.call", "name": "gpt"}
     rows_of(
         run,
-        (0, 1, {**model, "path": "1", "request": {"messages": 2}, "digests": {"instructions": "i1", "tools": "t1"}}),
+        (0, 1, {**model, "path": "1", "request": {"messages": 2}, "digests": {"instructions": "a1", "tools": "b1"}}),
         (1, 2, {**CALL, "path": "2", "request": SECRET, "result": {"content": "sesame"}}),
         (2, 3, {**CALL, "path": "3", "name": "find", "result": {"content": [{"text": "Order 7 left."}]}}),
-        (3, 4, {**model, "path": "4", "request": {"messages": 6}, "digests": {"instructions": "i2", "tools": "t2"}}),
+        (3, 4, {**model, "path": "4", "request": {"messages": 6}, "digests": {"instructions": "a2", "tools": "b2"}}),
     )
     JournalEntry.objects.filter(run=run, seq=4).update(read_upto=said.id)
     JournalEntry.objects.filter(run=run, seq=1).update(read_upto=said.id - 1)

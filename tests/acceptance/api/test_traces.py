@@ -91,7 +91,7 @@ def test_staff_read_it_on_the_pages_and_not_over_rest(failed: tuple[Run, Any], r
     row = JournalEntry.objects.get(run=run, kind="run.failed")
     client = Client()
     client.force_login(root)
-    page = client.get(reverse("admin:ravi_journalentry_change", args=[row.pk]), follow=True)
+    page = client.get(reverse("ravi:run-page", args=[run.id]), {"entry": f"{run.id}.{row.seq}"})
 
     assert f"{MARKS[1]}:28 {MARKS[0]}" in page.content.decode()
     assert MARKS[0] not in json.dumps(over_rest(run, root))

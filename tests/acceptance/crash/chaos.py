@@ -287,15 +287,24 @@ def of_stream(frames: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def campaign(
-    runs: int, seed: int, say: Callable[[str], None] = print, *, faults: int = 0, give_up_s: float | None = None
+    runs: int,
+    seed: int,
+    say: Callable[[str], None] = print,
+    *,
+    faults: int = 0,
+    give_up_s: float | None = None,
+    tree: int = 0,
 ) -> Figures:
     """One campaign in a laboratory of its own. The trouble ends with the runs and when there were so many faults, or
-    after `give_up_s`."""
+    after `give_up_s`. `tree`: the first of the runs is the root of a planned tree of so many."""
     give_up_s = 60 + 4.0 * runs + FAULT_S * faults if give_up_s is None else give_up_s
     every_s = DENSE_S if faults else TROUBLE_EVERY_S
     with _lab(MAX_RUNS, clock_s=Random(seed).choice(CLOCKS)) as lab:
         lab.persons_wanted = PERSONS
-        return Campaign(lab, seed, runs, say, faults=faults, trouble_every_s=every_s).go(give_up_s)
+        made = Campaign(lab, seed, runs, say, faults=faults, trouble_every_s=every_s)
+        if tree:
+            made.plant(Plan(seed, tree, TREE_DEPTH), room=2, spare_tokens=tree * CALL)
+        return made.go(give_up_s)
 
 
 def backends(count: int, seed: int, say: Callable[[str], None] = print) -> Figures:

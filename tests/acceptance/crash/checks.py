@@ -14,6 +14,7 @@ from tests.acceptance.crash.people_checks import is_proxy, of_people
 from tests.acceptance.crash.person import VOTES
 from tests.acceptance.crash.story import INPUT, NOT_RUN, OUTPUT, Step, Story
 from tests.acceptance.crash.tree_checks import of_tree
+from tests.support.columns import as_written
 
 TERMINAL = ("completed", "failed", "cancelled")
 Row = dict[str, Any]
@@ -44,7 +45,8 @@ class Evidence:
                 found.setdefault(str(row[run]), []).append(row)
             return found
 
-        self.journal = rows("ravi_journalentry", "seq")
+        journals = rows("ravi_journalentry", "seq")
+        self.journal = {run: [as_written(row) for row in journal] for run, journal in journals.items()}
         self._not_run: dict[str, set[int]] = {}
         for run in self.runs:
             numbers = self._not_run.setdefault(str(run["root_id"] or run["id"]), set())
@@ -123,7 +125,7 @@ class Evidence:
         run_id = str(run["id"])
         parent = runs.get(str(run["parent_id"]))
         yield from _numbering(run, self.journal.get(run_id, []))
-        known = {str(row["id"]) for row in self.journal.get(run_id, [])}
+        known = {f"{row['seq']} {row['path']}" for row in self.journal.get(run_id, [])}
         if lost := self.acknowledged.get(run_id, set()) - known:
             yield f"rows that its worker took for recorded are missing: {sorted(lost)}"
         # What a parent leaves behind is cancelled with its end.
@@ -242,9 +244,9 @@ def _paid_once(journal: list[Row], ledger: list[Row], story: Story) -> Iterator[
 def _answered(turns: list[Row], journal: list[Row], story: Story) -> Iterator[str]:
     asked: list[str] = []
     answered: list[str] = []
-    rows = {row["id"]: row for row in journal}
+    rows = {row["seq"]: row for row in journal}
     for turn in turns:
-        row = rows[turn["entry_id"]] if turn["entry_id"] else None  # that holds the turn's content
+        row = rows[turn["entry_seq"]] if turn["entry_seq"] else None  # that holds the turn's content
         if row is not None and row["kind"] == "tool.call":
             answered.append(row["request"]["call_id"])
             continue

@@ -318,7 +318,10 @@ class Lab:
 
     def struck(self, run_id: str) -> bool:
         """Whether somebody died or fell asleep at each of the points that were asked for."""
-        return any((self.folder / "fired").glob(f"{run_id}.*")) and not (self.folder / "armed" / run_id).exists()
+        return self.struck_once(run_id) and not (self.folder / "armed" / run_id).exists()
+
+    def struck_once(self, run_id: str) -> bool:
+        return any((self.folder / "fired").glob(f"{run_id}.*"))
 
     # ---------------------------------------------------------------------------------------------------- rows
 

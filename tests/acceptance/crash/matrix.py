@@ -20,19 +20,19 @@ WORKERS = 4
 ONLY = {"started": ("at_most_once",), "commit": ("transactional",)}  # the points that not every kind of effect has
 LATER = {"model": 2, "model_row": 2}  # where the first time would say little: nothing is recorded before it
 WAITS = ("suspend", "signal", "consume", "touch", "spawn", "ask", "reply")
+NO_EFFECT = (*WAITS, "claim", "dispatch", "model", "release")  # where none is open: its kind makes no difference
 # After its started row and before its result's, nobody but the world knows whether an at-most-once effect happened.
 UNCERTAIN = {"started.after": False, "effect.before": False, "effect.after": True, "result.before": True}
 
 
 def cases_at(points: Iterable[str]) -> list[Any]:
     """Each point with one kind of effects, and with the others behind the mark `crash`. The kind is at-most-once where
-    a death makes the effect uncertain; elsewhere the kinds take turns. At the points of a wait no effect is open: each
-    has one kind."""
+    a death makes the effect uncertain; elsewhere the kinds take turns. A point of NO_EFFECT has one kind."""
     cases = []
     for number, point in enumerate(points):
         kinds = ONLY.get(point.partition(".")[0], EFFECTS)
         gate = "at_most_once" if point in UNCERTAIN else kinds[number % len(kinds)]
-        for kind in (gate,) if point.startswith(WAITS) else kinds:
+        for kind in (gate,) if point.startswith(NO_EFFECT) else kinds:
             marks = () if kind == gate else (pytest.mark.crash,)
             cases.append(pytest.param(point, kind, id=f"{point}-{kind}", marks=marks))
     return cases
@@ -43,12 +43,12 @@ def story_for(point: str, kind: str) -> Story:
     and has a child that it asks and one whose end it waits for."""
     if not point.startswith(WAITS):
         return Story.of([Step(kind, 1)], [Step(kind, 2)])
-    child = Story.of([Step(kind, 1)])
+    asked, hired = (Story.of([Step(kind, number)]) for number in (6, 7))  # numbers are of the tree
     return Story.of(
         [Step(kind, 1)],
         [Step("poke", 2)],
-        [Step("delegate", 3, {"task": child.text})],
-        [Step("hire", 4, {"task": child.text})],
+        [Step("delegate", 3, {"task": asked.text})],
+        [Step("hire", 4, {"task": hired.text})],
         [Step(kind, 5)],
     )
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ravi_django.kernel import ChatMessage, Role
 from tests.acceptance.crash.story import Story
+from tests.support.columns import ROLES
 
 if TYPE_CHECKING:
     from tests.acceptance.crash.checks import Evidence, Row
 
 AGENTS = ("lab", "heir")  # that have a memory
 ASSISTANT, USER = "assistant", "user"
+ROLE_NAMES = {number: name for name, number in ROLES.items()}
 SESSIONS = 20  # that a delegated agent remembers
 Said = list[list[str]]  # pairs of speaker and text
 
@@ -38,7 +40,8 @@ def of_memory(evidence: Evidence) -> Iterator[tuple[str, str]]:
         for wrong in _views(evidence, run, lines):
             yield run_id, wrong
         if run["parent_id"] is None and run["status"] == "completed" and lines:
-            shared = [[turn["role"], _text(evidence, run_id, turn)] for turn in _shared(evidence, run_id)]
+            turns = _shared(evidence, run_id)
+            shared = [[ROLE_NAMES[turn["role"]], _text(evidence, run_id, turn)] for turn in turns]
             if shared != (wanted := [[USER, evidence.asked_for(run_id)], [ASSISTANT, run["output"]]]):
                 yield run_id, f"shares {_short(shared)}, not {_short(wanted)}"
 
@@ -131,8 +134,8 @@ def _shared(evidence: Evidence, run_id: str) -> list[Row]:
 
 
 def _text(evidence: Evidence, run_id: str, turn: Row) -> str:
-    held = {row["id"]: row for row in evidence.journal.get(run_id, [])}
-    blocks = turn["content"] if turn["entry_id"] is None else held[turn["entry_id"]]["result"]["content"]
+    held = {row["seq"]: row for row in evidence.journal.get(run_id, [])}
+    blocks = turn["content"] if turn["entry_seq"] is None else held[turn["entry_seq"]]["result"]["content"]
     return "".join(block.get("text", "") for block in blocks)
 
 

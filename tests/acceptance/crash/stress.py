@@ -310,7 +310,7 @@ def left_over() -> Iterator[str]:
     from project.models import Invoice
     from ravi_django.models import BudgetAccount, InboxMessage, JournalEntry, RaviFile, Reservation, Run, Session, Turn
 
-    rows = JournalEntry.objects.values("run").annotate(rows=Count("id"), first=Min("seq"), last=Max("seq"))
+    rows = JournalEntry.objects.values("run").annotate(rows=Count("seq"), first=Min("seq"), last=Max("seq"))
     following = dict(Run.objects.values_list("id", "next_seq"))
     for row in rows:
         if row["rows"] != row["last"] - row["first"] + 1 or following.get(row["run"]) != row["last"] + 1:
@@ -320,7 +320,7 @@ def left_over() -> Iterator[str]:
             yield f"{count} rows of {model.__name__} have no run"
     if count := Turn.objects.exclude(session__in=Session.objects.all()).count():
         yield f"{count} turns have no conversation"
-    if count := Turn.objects.exclude(entry=None).exclude(entry__in=JournalEntry.objects.all()).count():
+    if count := Turn.objects.filter(entry_seq__isnull=False, entry__kind=None).count():
         yield f"{count} turns refer to a row that is gone"
     for owned in (Session, Run, RaviFile):
         if count := owned.objects.filter(owner=None).count():

@@ -10,6 +10,7 @@ import pytest
 from tests.acceptance.crash.checks import Evidence
 from tests.acceptance.crash.lab import Lab
 from tests.acceptance.crash.story import Step, Story
+from tests.support.columns import PHASES
 from tests.support.patience import seconds
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
@@ -24,7 +25,7 @@ def test_twenty_results_outlast_a_stopped_database(tmp_path: Path) -> None:
     with Lab(tmp_path, workers=1, max_runs=5, slowest_s=SLOWEST_S, CRASH_LEASE_S=str(LEASE_S)) as lab:
 
         def rows(phase: str) -> int:
-            return int(lab.query(RESULTS, phase)[0]["n"])
+            return int(lab.query(RESULTS, PHASES[phase])[0]["n"])
 
         run_id = lab.submit(story)
         assert lab.until(lambda: rows("started") == 20, seconds(30))

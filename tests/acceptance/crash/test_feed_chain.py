@@ -24,6 +24,7 @@ from project.feed_server import FeedServer
 from project.process import wait_until
 from project.services import free_port
 from tests.support import forks
+from tests.support.columns import KINDS
 from tests.support.patience import BOUND_S, seconds
 from tests.support.site_process import Site
 
@@ -52,7 +53,7 @@ for number in range(READERS):
 CURATED = f"""
 SELECT r.owner_id, j.result->>'title' AS title, j.result->>'keep' AS keep, j.finished_at AS at
 FROM ravi_journalentry j JOIN ravi_run r ON r.id = j.run_id
-WHERE j.kind = 'log' AND j.name = 'feed.curated' AND j.result->>'topic' = '{TOPIC}'
+WHERE j.kind = {KINDS["log"]} AND j.name = 'feed.curated' AND j.result->>'topic' = '{TOPIC}'
 """
 # What each generation of the runs that live for ever has come to.
 JOURNALS = """

@@ -7,6 +7,7 @@ import struct
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from functools import cache
 from io import BytesIO
 from random import Random
 from typing import Any
@@ -60,6 +61,11 @@ def post(web: Any, content: bytes, name: str = "a.png") -> Any:
 def claude_chat(web: Any, agent: Any, drive: Any) -> Callable[..., list[Body]]:
     """Send messages to Claude, each with these contents or a text; returns the requests."""
 
+    @cache
+    def uploaded(content: bytes) -> Any:
+        """One file may be in many messages."""
+        return post(web, content).json()
+
     def chat(*turns: list[bytes] | str, checker: Any = check_claude_sizes, refused: int = 0) -> list[Body]:
         session: dict[str, str] = {}
         with Provider(OK, checker=checker) as server:
@@ -67,7 +73,7 @@ def claude_chat(web: Any, agent: Any, drive: Any) -> Callable[..., list[Body]]:
             for turn in turns:
                 said: Any = turn
                 if not isinstance(turn, str):
-                    files = [post(web, content).json() for content in turn]
+                    files = [uploaded(content) for content in turn]
                     kinds = ["document" if file["type"] == "application/pdf" else "image" for file in files]
                     said = [{"type": kind, "file": file["id"]} for kind, file in zip(kinds, files, strict=True)]
                 run = web.post("/ravi/runs/", {"agent": name, "input": said, **session}, format="json").json()

@@ -16,7 +16,7 @@ from benchmarks import people_agents
 from benchmarks.stack import Stack, worker
 from project.process import Child, wait_until
 from ravi_django import register, submit
-from ravi_django.models import HumanRequest, Run, Status, WorkerProcess
+from ravi_django.models import AfterLease, HumanRequest, Run, Status, WorkerProcess
 from tests.support import forked_bench, world
 from tests.support.cases import queries_of
 from tests.support.inbox import logged_in
@@ -69,7 +69,7 @@ def test_they_hold_no_memory_and_slow_no_sweep_and_no_inbox(site: Child, first: 
     assert site.pid is not None
     process = psutil.Process(site.pid)
     _some_sweeps()
-    while Run.objects.filter(counted=False).exists():  # by the dashboard: each of them would be once
+    while AfterLease.objects.filter(run=first).exists():  # by the dashboard: each of them would be once
         world.sweeper_sweep(lambda run_ids: None)
     before = process.memory_info().rss
 

@@ -179,7 +179,9 @@ def cpu_s() -> float:
     server = str(forks._forks().path)
     tops = [one for one in psutil.process_iter(["cmdline"]) if server in (one.info["cmdline"] or ())]
     total = 0.0
-    for process in (one for top in (psutil.Process(), *tops) for one in (top, *top.children(recursive=True))):
+    for top in (psutil.Process(), *tops):
         with suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[:4])  # user, system, and both of its ended children
+            for process in (top, *top.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    total += sum(process.cpu_times()[:4])  # user, system, and both of its ended children
     return total

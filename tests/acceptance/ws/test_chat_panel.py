@@ -14,8 +14,13 @@ from django.template import engines
 from django.test import RequestFactory
 
 from project.models import Invoice
+from ravi_django.agents import ReActAgent
+from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import InboxMessage, Run
+from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.browser import elsewhere, looks
+from tests.support.docs import Page
 from tests.support.inbox import logged_in, person
 
 pytestmark = [
@@ -35,11 +40,11 @@ LEFT = """run => {
 }"""
 
 OTHERS = (
-    "* { font-size: 40px; color: magenta; letter-spacing: 4px; line-height: 3; box-sizing: content-box }",
-    "html { font-size: 30px } body { font: bold 2rem/3 cursive; text-align: center; word-spacing: 9px }",
+    "* { font-size: 40px; color: magenta; letter-spacing: 4px; line-height: 3; box-sizing: content-box }"
+    "html { font-size: 30px } body { font: bold 2rem/3 cursive; text-align: center; word-spacing: 9px }"
     "div { display: grid; padding: 50px } button { all: unset } p, h1, h2, ul { margin: 99px } svg { width: 9px }",
     "* { all: unset !important } ravi-panel, ravi-chat { display: none !important; color: red !important }",
-    "[lang] :is(ravi-panel, ravi-chat) { visibility: hidden; opacity: .5; zoom: 2 } [lang] * { font: 9px serif }",
+    "[lang] :is(ravi-panel, ravi-chat) { visibility: hidden; opacity: .5; zoom: 2 } [lang] * { font: 9px serif }"
     "body { transform: rotate(4deg) scale(.7); height: 300px } ravi-panel { position: absolute; transform: none }",
     "div { filter: blur(3px); contain: strict; width: 90px; height: 90px; overflow: hidden }",
 )
@@ -83,6 +88,81 @@ def test_the_panel_is_for_who_may_run_the_agent(demo: Any, settings: Any) -> Non
     assert rendered(chat, demo) == rendered("{% ravi_admin_chat %}", person("ann", "finance")) == ""
 
 
+def fill(city: str, id: str = "c1") -> ToolUseBlock:
+    return ToolUseBlock(tool_name="page_fill_form", arguments={"city": city}, call_id=id)
+
+
+@pytest.fixture
+def page_of(
+    server: str, worker: Any, new_page: Callable[..., Any], settings: Any, tmp_path: Path
+) -> Callable[..., Any]:
+    """A page with the form of the docs and the panel, open; the agent speaks by a script."""
+    (snippet,) = re.findall(r"```html\n({% load ravi %}.*?)```", Page("clients").text, re.DOTALL)
+    (tmp_path / "admin").mkdir()
+    (tmp_path / "admin/base_site.html").write_text(f"<!doctype html>{snippet}")
+    (engine,) = settings.TEMPLATES
+    settings.TEMPLATES = [{**engine, "DIRS": [tmp_path, *engine["DIRS"]]}]
+
+    def opened(*script: Any) -> Any:
+        world.register(ReActAgent("clerk", model=ScriptedModel([*script]), client_tools=True))
+        page = new_page(server.url, elsewhere(lambda: person("boss", superuser=True)), bypass_csp=True)
+        page.goto("/admin/")
+        page.click("ravi-panel #open")
+        page.wait_for_selector("ravi-chat:defined")
+        page.fill("ravi-chat #text", "I live in Bonn.")
+        return page
+
+    return opened
+
+
+@pytest.mark.full
+def test_an_agent_fills_in_a_form_of_the_page(page_of: Callable[..., Any]) -> None:
+    page = page_of(fill("Bonn"), lambda messages, options: messages[-1].text)
+    page.press("ravi-chat #text", "Enter")
+
+    page.locator("ravi-chat .answer").get_by_text("filled in", exact=True).last.wait_for()
+    assert page.input_value("[name=city]") == "Bonn"
+    page.fill("[name=city]", "Ulm")
+    page.reload()
+    page.locator("ravi-chat .answer").get_by_text("filled in", exact=True).last.wait_for()
+    assert page.input_value("[name=city]") == "", "the call is answered: it is not made again"
+    assert page.errors + page.console == []
+
+
+@pytest.mark.full
+def test_the_tool_of_a_page_runs_on_the_page_where_the_person_asked(page_of: Callable[..., Any]) -> None:
+    page = page_of(fill("Bonn"), lambda messages, options: messages[-1].text)
+    page.route("**/ravi/requests/*/", lambda route: route.abort())
+    with page.expect_event("requestfailed"):
+        page.press("ravi-chat #text", "Enter")
+
+    other = page.context.new_page()
+    other.goto("/admin/auth/")
+    other.wait_for_selector("ravi-chat #status:has-text('page_fill_form waits for the page where you asked.')")
+    page.unroute_all()
+    page.goto("/admin/project/")
+    page.locator("ravi-chat .answer").get_by_text("The person has left the page").last.wait_for()
+    assert [one.input_value("[name=city]") for one in (page, other)] == ["", ""]
+
+
+@pytest.mark.full
+def test_faulty_tools_of_a_page_stop_neither_the_panel_nor_the_run(page_of: Callable[..., Any]) -> None:
+    cities = ["null", "cycle", "long"]
+    page = page_of(*map(fill, cities, "abc"), lambda messages, options: "; ".join(one.text for one in messages[1:]))
+    page.evaluate("panel = document.querySelector('ravi-panel'); [old, panel.tools] = [panel.tools, {}]")
+    page.press("ravi-chat #text", "Enter")
+    page.wait_for_selector("ravi-chat #status:has-text('must be an array')")
+
+    page.evaluate("""panel.tools = [{ ...old[0], handler({ city }) {
+        if (city === "null") throw null;
+        return city === "long" ? "x".repeat(300_000) : { panel: window };
+    } }]""")
+    page.press("ravi-chat #text", "Enter")
+    answer = page.locator("ravi-chat .answer .prose").get_by_text("The tool failed: null")
+    answer.wait_for()
+    assert answer.inner_text().count("The tool failed") == 3
+
+
 @pytest.mark.full
 def test_escape_closes_the_panel_and_asks_first_while_an_answer_is_written(
     server: Any, worker: Any, paced: Any, new_page: Callable[..., Any], settings: Any, tmp_path: Path
@@ -102,23 +182,21 @@ def test_escape_closes_the_panel_and_asks_first_while_an_answer_is_written(
     page.keyboard.press("Escape")
     page.wait_for_selector("ravi-panel #open:visible")
 
-    for width in (1280, 390):
-        page.set_viewport_size({"width": width, "height": 900})
-        page.click("ravi-panel #open")
-        page.fill("ravi-chat #text", "hi")
-        page.press("ravi-chat #text", "Enter")
-        paced.let(2)
-        page.wait_for_selector("ravi-chat .answer.live")
-        page.focus("ravi-panel #close")
-        page.keyboard.press("Escape")
-        assert page.is_visible("ravi-panel #asks")
-        page.keyboard.press("Escape")
-        page.wait_for_selector("ravi-panel #open:visible")
-        page.click("ravi-panel #open")
-        page.press("ravi-chat #text", "Escape")  # stops
-        page.wait_for_selector("ravi-chat .answer:last-child .note:has-text('Stopped.')")
-        assert page.is_visible("ravi-panel dialog") and not page.is_visible("ravi-panel #asks")
-        page.click("ravi-panel #close")
+    page.click("ravi-panel #open")
+    page.fill("ravi-chat #text", "hi")
+    page.press("ravi-chat #text", "Enter")
+    paced.let(2)
+    page.wait_for_selector("ravi-chat .answer.live")
+    page.focus("ravi-panel #close")
+    page.keyboard.press("Escape")
+    assert page.is_visible("ravi-panel #asks")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("ravi-panel #open:visible")
+    page.click("ravi-panel #open")
+    page.press("ravi-chat #text", "Escape")  # stops
+    page.wait_for_selector("ravi-chat .answer:last-child .note:has-text('Stopped.')")
+    assert page.is_visible("ravi-panel dialog") and not page.is_visible("ravi-panel #asks")
+    page.click("ravi-panel #close")
     assert (page.errors, page.console) == ([], [])
 
 
@@ -146,8 +224,7 @@ def test_a_page_of_the_admin_is_told_to_the_agent_and_the_talk_goes_on_on_the_ne
     page.press("ravi-chat #text", "Enter")
     page.wait_for_selector("ravi-chat .prose:has-text('84')")
     page.wait_for_selector("ravi-chat .foot")
-    for scheme, width in looks(page, 390, 1280):
-        page.screenshot(path=tmp_path / f"{scheme}-{width}.png")
+    for scheme, _ in looks(page, 390, 1280):
         assert page.get_attribute("ravi-chat", "data-theme") == scheme
     page.goto(
         f"/admin/project/invoice/?q={ORDER}&customer=ACME&customer__contains={ORDER}&customer__startswith=%E2%80%AE5"
@@ -195,10 +272,9 @@ def test_a_page_of_the_admin_is_told_to_the_agent_and_the_talk_goes_on_on_the_ne
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_panel_looks_alike_in_every_page(server: Any, demo: Any, new_page: Callable[..., Any], width: int) -> None:
+def test_the_panel_looks_alike_in_every_page(server: Any, demo: Any, new_page: Callable[..., Any]) -> None:
     tag = elsewhere(rendered, '{% ravi_chat agent="react/assistant" %}', demo)
-    page = new_page(server.url, demo, viewport={"width": width, "height": 900}, reduced_motion="reduce")
+    page = new_page(server.url, demo)
     page.add_init_script("localStorage.clear()")  # no panel is open from the page before
 
     def looks_in(css: str) -> set[tuple[str, ...]]:
@@ -212,7 +288,7 @@ def test_the_panel_looks_alike_in_every_page(server: Any, demo: Any, new_page: C
 
     alone = looks_in("")
     assert len({path for path, *_ in alone}) > 40
-    for css in OTHERS[:: 1 if width > 400 else 3]:
+    for css in OTHERS:
         other = looks_in(css)
         differs = [f"{' '.join(one)} {'alone' if one in alone else 'here'}" for one in sorted(other ^ alone)]
         assert not differs, "\n".join([css, *differs[:30]])

@@ -1,4 +1,4 @@
-"""A single-page app on another origin, as docs/settings.md shows it, in a browser. Needs a Chromium."""
+"""A single-page app on another origin, as docs/reference/settings.md shows it, in a browser. Needs a Chromium."""
 
 from __future__ import annotations
 

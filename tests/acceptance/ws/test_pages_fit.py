@@ -3,11 +3,9 @@ sticks out of the window, and axe-core, which computes contrasts, finds nothing 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,7 +147,7 @@ def tour(boss: Any) -> tuple[str, str]:
     ids=lambda made: made.__name__,
 )
 def test_a_page_fits(
-    made: Callable[[Any], tuple[str, str]], server: Any, new_page: Callable[..., Any], settings: Any, tmp_path: Path
+    made: Callable[[Any], tuple[str, str]], server: Any, new_page: Callable[..., Any], settings: Any
 ) -> None:
     settings.RAVI = {**settings.RAVI, "LEASE_S": 30, "HEARTBEAT_S": 10}
     boss = elsewhere(lambda: get_user_model().objects.create_superuser("boss"))
@@ -162,19 +160,16 @@ def test_a_page_fits(
 
     part = "#result_list" if page.locator("#result_list").count() else "html"  # without Django's own search
     for scheme, width in looks(page, 1360, 390, part=part):
-        folder = Path(os.environ.get("PICTURES", tmp_path))
-        page.screenshot(path=folder / f"{made.__name__}-{scheme}-{width}.png", full_page=True)
         assert misplaced(page) == [], (scheme, width)
     assert page.errors == []
 
 
-def test_the_login_page_names_the_users_and_fits(server: Any, new_page: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_login_page_names_the_users_and_fits(server: Any, new_page: Callable[..., Any]) -> None:
     page = new_page(server.url)
     page.goto("/accounts/login/")
 
     assert page.locator(".users dt").all_inner_texts() == ["demo", "staff", "ada", "admin"]
     for scheme, width in looks(page, 1360, 390):
-        page.screenshot(path=Path(os.environ.get("PICTURES", tmp_path)) / f"login-{scheme}-{width}.png", full_page=True)
         assert misplaced(page) == [], (scheme, width)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -26,12 +27,13 @@ from project.process import wait_until
 from project.services import free_port
 from ravi_django.capabilities.tools import CalculatorTool
 from ravi_django.client import ApiError, AsyncClient, Client
-from ravi_django.models import Run
+from ravi_django.models import Run, StreamArchive
 from tests.acceptance.api.api_support import PAID, SCRIPT, call, pay, register_payers, registered
 from tests.support import world
 from tests.support.docs import ROOT, Page
 from tests.support.network import Proxy
 from tests.support.patience import BOUND_S
+from tests.support.required import missing
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.full]
 
@@ -51,7 +53,8 @@ def url(server: Any, worker: Any) -> str:
     refund = lambda messages, options: [call(5)] if "Refund" in str(messages[-1]) else LEFT  # noqa: E731
     register_payers()
     registered("counts", SCRIPT, tools=[CalculatorTool()])
-    registered("shop", [refund, LEFT], tools=[pay])
+    for key in ("shop", "helper", "refunds"):
+        registered(key, [refund, LEFT], tools=[pay])
     return f"{server.url}/ravi/"
 
 
@@ -148,7 +151,7 @@ def test_a_broken_connection_is_opened_again_where_it_was(url: str, server: Any,
             proxy.stall(BOUND_S if cut == 3 else 0)
             proxy.cut()
         paced.let_all()
-        assert wait_until(lambda: Run.objects.exclude(archive=None).exists(), BOUND_S)
+        assert wait_until(lambda: StreamArchive.objects.exists(), BOUND_S)
         world.get_buffer().forget([str(Run.objects.get().id)])  # the archive has the text as one frame
         proxy.heal()
         program.result(BOUND_S)
@@ -218,7 +221,7 @@ def test_a_new_program_continues_in_the_middle_of_an_archived_text(url: str, key
                 break
         paced.let_all()
         whole = list(client.events(frame["run"]))
-        assert wait_until(lambda: Run.objects.exclude(archive=None).exists(), BOUND_S)
+        assert wait_until(lambda: StreamArchive.objects.exists(), BOUND_S)
         world.get_buffer().forget([frame["run"]])
 
         later = list(client.events(frame["run"], frame["seq"]))
@@ -438,7 +441,7 @@ def test_node_pauses_only_after_a_page_that_is_not_full(js: Any) -> None:
 
 
 def shown(name: str, url: str, language: str = "python") -> str:
-    return Page("programs").code(name, language).replace(SITE, url)
+    return Page("javascript" if language == "js" else "programs").code(name, language).replace(SITE, url)
 
 
 @pytest.fixture
@@ -459,9 +462,10 @@ def test_the_python_programs_of_the_docs(url: str, key: str, folder: Path, capsy
     assert PAID == [5]
 
 
-def test_the_program_of_the_docs_for_node(url: str, key: str, folder: Path) -> None:
+def test_the_program_of_the_docs_for_node(url: str, key: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(FILE, folder / "ravi-client.mjs")
-    (folder / "watch.mjs").write_text(f'const token = "{key}";{shown("watch.mjs", url, "js")}')
+    (folder / "watch.mjs").write_text(shown("watch.mjs", url, "js"))
+    monkeypatch.setenv("RAVI_TOKEN", key)
 
     with node("watch.mjs") as process:
         assert process.communicate(timeout=BOUND_S)[0] == f"{LEFT}{LEFT}\n"
@@ -470,7 +474,7 @@ def test_the_program_of_the_docs_for_node(url: str, key: str, folder: Path) -> N
 
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")  # of the static files' middleware
 def test_the_page_of_the_docs(url: str, server: Any, demo: Any, new_page: Callable[..., Any]) -> None:
-    html = engines["django"].from_string(Page("programs").text.split("```html\n")[1].partition("```")[0]).render()
+    html = engines["django"].from_string(Page("javascript").text.split("```html\n")[1].partition("```")[0]).render()
     page = new_page(server.url, demo)
     page.context.add_cookies([{"name": "csrftoken", "value": "a" * 32, "url": server.url}])
     page.goto("/ravi/agents/")
@@ -478,3 +482,35 @@ def test_the_page_of_the_docs(url: str, server: Any, demo: Any, new_page: Callab
 
     page.wait_for_selector("#answer:has-text('It left.')")
     assert page.errors + page.console == []
+
+
+COMPONENTS = {"agent.js": "clients", "Chat.jsx": "clients", "Ask.jsx": "javascript"}
+
+
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")  # of the static files' middleware
+def test_the_components_of_the_docs_need_no_token(url: str, server: Any, demo: Any, new_page: Any) -> None:
+    folder = ROOT / "tests/clients"
+    blocks = {name: Page(page).code(f"src/{name}", name.partition(".")[2]) for name, page in COMPONENTS.items()}
+    assert {name: (folder / "docs" / name).read_text() for name in COMPONENTS} == blocks
+    if not (script := folder / "node_modules/docs.js").exists():
+        missing("the bundle of the components", "make test-clients makes it")
+    page = new_page(server.url, demo)
+    page.context.add_cookies([{"name": "csrftoken", "value": "a" * 32, "url": server.url}])
+    page.goto("/ravi/agents/")
+    page.set_content('<!doctype html><main id="root"></main>')
+    page.add_script_tag(path=script)
+
+    page.get_by_label("Question").fill("Where is order 7?")
+    page.get_by_text("Ask", exact=True).click()
+    page.wait_for_selector("output:has-text('It left.')")
+    page.get_by_label("Message").fill("What is 6 * 7?")
+    page.get_by_text("Send", exact=True).click()
+    page.get_by_text("6 * 7 = 42.").wait_for()
+
+    assert page.errors + page.console == []
+
+
+def test_the_proxy_of_the_docs_passes_on_all_calls_of_the_client() -> None:
+    proxied = re.findall(r'"(/[^"]+)": django', Page("javascript").code("vite.config.js", "js"))
+
+    assert proxied == ["/ravi", "/ws/ravi"] and 'sockets = "/ws/ravi/"' in FILE.read_text()

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from project.process import wait_until
-from ravi_django.models import Agent, Run, Turn
+from ravi_django import register
+from ravi_django.agents import ReActAgent
+from ravi_django.agents.tools import client_tool
+from ravi_django.kernel import ToolUseBlock
+from ravi_django.models import Agent, HumanRequest, Run, Turn
+from ravi_django.services import exchanges
+from ravi_django.testing import ScriptedModel
 from tests.support import world
 from tests.support.patience import BOUND_S
 
@@ -56,6 +62,20 @@ def test_cancel_ends_a_waiting_run_and_its_stream_at_once(opened, submitted) -> 
 
     assert frames[-1]["reason"] == Run.objects.get(id=run.id).status == "cancelled"
     assert (refused["type"], refused["code"]) == ("error", "illegal_transition")
+
+
+def test_a_message_ends_the_call_of_a_tool_in_the_page(worker, opened, demo) -> None:
+    call = ToolUseBlock(tool_name="page_fill", arguments={}, call_id="c1")
+    agent = register(ReActAgent("filler", model=ScriptedModel([call, "again", "left"]), client_tools=True))
+    run, _ = exchanges.submit(demo, agent, "Fill it.", client_tools=client_tool.checked_tools([{"name": "fill"}]))
+    assert wait_until(lambda: HumanRequest.objects.filter(run=run).exists(), BOUND_S)
+
+    with opened("runs", run.id) as client:
+        client.send('{"type": "message", "text": "Leave it."}')
+        until(client, "stream.done")
+
+    assert HumanRequest.objects.get().answer["action"] == "cancel"
+    assert Run.objects.get(id=run.id).status == "completed"
 
 
 def test_a_message_becomes_the_next_run_of_the_session(worker, opened, paced, submitted, demo) -> None:

@@ -81,6 +81,7 @@ def test_a_whole_spec_is_read_and_written_back() -> None:
         ({"options": {"temperature": -1}}, "options.temperature", "0"),
         ({"options": {"temprature": 1}}, "options.temprature", "temperature, top_p"),
         ({"window": 0}, "window.messages", "1"), ({"window": {"token": 1}}, "window.token", "messages, tokens"),
+        ({"client_tools": "yes"}, "client_tools.bool", "bool"), ({"client_tools": 1}, "client_tools.bool", "bool"),
         ({"max_iterations": 0}, "max_iterations", "1"), ({"retention": "forever"}, "retention", "'permanent'"),
         ({"approval_required_risk": "low"}, "approval_required_risk", "'critical'"),
         ({"initial_tool_choice": "search"}, "initial_tool_choice", "auto, none, required, calculator"),

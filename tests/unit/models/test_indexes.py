@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from django.apps import apps
-from django.db.models import Model, UniqueConstraint
+from django.db.models import Model, Q, UniqueConstraint
 
 from ravi_django.models.base import Owned
 
@@ -13,11 +13,12 @@ OWNED = [pytest.param(model, id=model.__name__) for model in Owned.__subclasses_
 
 
 def beginnings(model: type[Model]) -> Iterator[str]:
-    """The first columns of the indexes that every row is in."""
+    """The first columns of the indexes that every row is in that has a value there."""
     of = (*model._meta.indexes, *(one for one in model._meta.constraints if isinstance(one, UniqueConstraint)))
     for one in of:
-        if one.fields and one.condition is None:
-            yield one.fields[0].lstrip("-")
+        first = one.fields[0].lstrip("-") if one.fields else ""
+        if first and one.condition in (None, Q((f"{first}__isnull", False))):
+            yield first
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -1,6 +1,7 @@
 """`manage.py check` about Celery and sources, and the demo site's settings."""
 
 import os
+import re
 import socket
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from ravi_django.models import Run, Schedule, Source, WorkerProcess
 from ravi_django.testing import registered
 from tests.support import forks, world
 from tests.support.cases import case
+from tests.support.docs import Page
 from tests.support.runs import make_run
 
 BROKER = "redis://broker.example:6379/0"
@@ -101,6 +103,18 @@ def test_a_new_file_of_agents_reloads_the_server(settings: Any, tmp_path: Path, 
     (tmp_path / "agents" / "returns.py").touch()
     next(ticks)
     assert changed == [tmp_path / "agents"]
+
+
+def test_the_line_of_the_docs_adds_the_sweep_to_the_schedule_of_a_site(in_use: Any) -> None:
+    (line,) = re.findall(r"^    (CELERY_BEAT_SCHEDULE\[.*)$", Page("settings").text, re.MULTILINE)
+    schedule = {"report": {"task": "shop.report", "schedule": 60}}
+    in_use.beat_schedule = {**schedule}
+    assert found() == ["ravi.W003"]
+
+    exec(line, {"CELERY_BEAT_SCHEDULE": schedule})
+    in_use.beat_schedule = schedule
+
+    assert (found(), sorted(schedule)) == ([], ["ravi-sweep", "report"])
 
 
 def test_a_schedule_of_a_beat_app_is_not_asked_for(in_use: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_star_imports_have_the_names_of_higher_layers_too() -> None:
 
 
 def test_the_glossary_names_methods_that_exist() -> None:
-    named = re.findall(r"`ctx\.(\w+)", (TESTS.parent / "docs/glossary.md").read_text())
+    named = re.findall(r"`ctx\.(\w+)", (TESTS.parent / "docs/internals/glossary.md").read_text())
     assert named and [name for name in named if not hasattr(RunContext, name)] == []
 
 

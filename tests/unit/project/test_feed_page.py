@@ -11,10 +11,10 @@ from django.test import Client
 from django.utils import timezone
 
 from project import feeds
+from project.feed_page import Place
 from project.models import FeedPreferences
 from ravi_django import emit, follow, submit
 from ravi_django.models import Follow, JournalEntry, Run, Signal, Source
-from ravi_django.models.base import first_id_of
 from ravi_django.testing import run_until_idle
 from tests.support import world
 from tests.support.cases import case
@@ -215,17 +215,21 @@ def items(user: Any, client: Client) -> Any:
     return lambda query="": client.get(f"/feed/items/{query}").json()
 
 
+def id_of(row: JournalEntry) -> str:
+    return str(Place(row.finished_at, row.run_id, row.seq))
+
+
 def titled(answer: dict[str, Any]) -> list[str]:
     return [item["title"] for item in answer["items"]]
 
 
 def test_the_items_after_one_are_there_though_committed_late(user: Any, items: Any) -> None:
     last, late, old = (curated(user, [title])[0] for title in ("newest", "late", "old"))
-    JournalEntry.objects.filter(id=late.id).update(id=first_id_of(timezone.now() - timedelta(seconds=30)))
-    JournalEntry.objects.filter(id=old.id).update(id=first_id_of(timezone.now() - timedelta(hours=1)))
-    assert titled(items(f"?after={last.id}")) == ["late", "newest"]
+    JournalEntry.objects.filter(pk=late.pk).update(finished_at=timezone.now() - timedelta(seconds=30))
+    JournalEntry.objects.filter(pk=old.pk).update(finished_at=timezone.now() - timedelta(hours=1))
+    assert titled(items(f"?after={id_of(last)}")) == ["late", "newest"]
     assert titled(items()) == ["newest", "late", "old"]
-    assert titled(items(f"?before={last.id}")) == ["late", "old"]
+    assert titled(items(f"?before={id_of(last)}")) == ["late", "old"]
 
 
 def test_items_come_in_pages(user: Any, items: Any) -> None:
@@ -233,17 +237,17 @@ def test_items_come_in_pages(user: Any, items: Any) -> None:
     pages = [items()]
     while pages[-1]["more"]:
         pages.append(items(f"?before={pages[-1]['items'][-1]['id']}"))
-    assert ([len(page["items"]) for page in pages], pages[0]["after"]) == ([50, 50, 22], str(newest.id))
+    assert ([len(page["items"]) for page in pages], pages[0]["after"]) == ([50, 50, 22], id_of(newest))
     # however many come at once, the pages after an item go on to the last
-    after, found, pages = str(first.id), set(), []
+    after, found, pages = id_of(first), set(), []
     for _ in range(3):
         page = items(f"?after={after}")
         after = page["after"]
         found.update(titled(page))
         pages.append((len(found), page["more"]))
-    assert (pages, after) == ([(51, True), (101, True), (122, False)], str(newest.id))
+    assert (pages, after) == ([(51, True), (101, True), (122, False)], id_of(newest))
     # what is looked at again is the newest, and no more than a page
-    found = items(f"?after={last.id}")
+    found = items(f"?after={id_of(last)}")
     assert (titled(found), found["more"]) == ([*map(str, range(71, 121)), "121"], False)
 
 
@@ -264,7 +268,7 @@ def test_an_item_has_its_address(user: Any, items: Any) -> None:
 
 def test_what_an_agent_logged_otherwise_is_shown_as_it_can_be(user: Any, items: Any) -> None:
     row = curated(user, [""])[0]
-    JournalEntry.objects.filter(id=row.id).update(result={"keep": "yes", "score": "high", "headline": "H", "reason": 3})
+    JournalEntry.objects.filter(pk=row.pk).update(result={"keep": "yes", "score": "high", "headline": "H", "reason": 3})
     item = items()["items"][0]
     assert (item["title"], item["kept"], item["score"], item["reason"]) == ("H", False, None, "3")
     assert item["url"] == ""

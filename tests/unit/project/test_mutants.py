@@ -31,7 +31,7 @@ def test_each_guard_stands_once_in_its_symbol_and_its_killer_is_there():
 
 
 def test_each_promise_of_the_docs_names_tests_that_are_there():
-    named = re.findall(r"`(tests/[\w/]+\.py::\w+)`", (ROOT / "docs/testing.md").read_text())
+    named = re.findall(r"`(tests/[\w/]+\.py::\w+)`", (ROOT / "docs/internals/tests.md").read_text())
 
     assert len(named) > 25 and [test for test in named if not guards.is_test(test, ROOT)] == []
 

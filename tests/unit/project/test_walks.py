@@ -1,4 +1,4 @@
-"""The traced requests of docs/architecture.md do not get longer without notice."""
+"""The traced requests of docs/internals/architecture.md do not get longer without notice."""
 
 import os
 import re
@@ -27,6 +27,6 @@ def test_three_requests_enter_at_most_what_the_page_says() -> None:
         [sys.executable, "-m", "tests.walks"], cwd=ROOT, env=environment, capture_output=True, text=True
     )
 
-    traced, stated = figures(done.stdout + done.stderr), figures((ROOT / "docs/architecture.md").read_text())
+    traced, stated = figures(done.stdout + done.stderr), figures((ROOT / "docs/internals/architecture.md").read_text())
     assert len(traced) == len(stated) == 6
     assert all(new <= old * SLACK for new, old in zip(traced, stated, strict=True)), done.stdout

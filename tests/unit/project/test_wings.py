@@ -108,8 +108,12 @@ print(json.dumps({
 """
 
 
+# Each wing is absent from one of these sites and there in the other. No wing imports another: see import-linter.
+HALVES = [[*wing.NAMES[::2]], [*wing.NAMES[1::2]]]
+
+
 @pytest.mark.parametrize(
-    "left_out", [*(pytest.param([name], marks=pytest.mark.full) for name in wing.NAMES), [*wing.NAMES]], ids=",".join
+    "left_out", [*(pytest.param(half, marks=pytest.mark.full) for half in HALVES), [*wing.NAMES]], ids=",".join
 )
 def test_what_a_wing_has_is_absent_where_it_is_left_out(left_out: list[str], tmp_path: Path) -> None:
     site = _site(tmp_path, [name for name in wing.NAMES if name not in left_out])

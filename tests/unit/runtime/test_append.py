@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 USAGE = Usage(input_tokens=100, cached_tokens=40, output_tokens=30, reasoning_tokens=10)
 NASTY = {"b": 1, "a": {"z": 1.0, "ä☃": [0.1 + 0.2, -0.0, 1e22, 5e-324, 2**63, None, True, ""]}, "quote": "'\\\"%s$1"}
 MORE_COLUMNS = {
-    **{"error": {"type": "X", "message": "ä"}, "digests": {"options": "1", "view": None}},
+    **{"error": {"type": "X", "message": "ä"}, "digests": {"tools": "0123", "whole": "ff"}},
     **{"cost": 0.00012345, "read_upto": 7, "elapsed_s": 1.25},
 }
 
@@ -60,12 +60,12 @@ def written(monkeypatch, vendor, entries, turns):
     run = make_run()
     lease = leased(run)
     world.append(lease, [Entry("tool.call", "before", "t")], [NewTurn(run.session_id, run.agent, TURNS[0])])
-    entries = [replace(entry, id=uuid7()) for entry in entries]
+    entries = [replace(entry, seq=0) for entry in entries]
     new = [NewTurn(run.session_id, run.agent, message) for message in turns]
     with monkeypatch.context() as patch:
         patch.setattr(connection, "vendor", vendor)
         first = world.append(lease, entries, new)
-    own = ["id", "run", "session"]
+    own = ["id", "pk", "run", "session"]
     rows = [model_to_dict(row, exclude=own) for row in JournalEntry.objects.filter(run=run).order_by("seq")]
     said = [model_to_dict(turn, exclude=own) for turn in Turn.objects.filter(run=run).order_by("position")]
     sums = Run.objects.values(
@@ -89,7 +89,7 @@ def test_an_entry_reads_back_as_it_was_written(clock):
     (entry,) = BATCHES["all columns"]
     lease = leased()
 
-    world.append(lease, [replace(entry, id=uuid7())])
+    world.append(lease, [replace(entry, seq=0)])
 
     row = JournalEntry.objects.get()
     assert (row.seq, row.generation, row.epoch, row.path, row.attempt, row.phase) == (1, 0, 1, "turn1.1", 3, "result")
@@ -128,6 +128,23 @@ def test_turns_get_positions_in_the_session_and_indexes_in_the_run():
     assert Turn.objects.get(position=41).content == TURNS[1].to_json()["content"]
 
 
+@pytest.mark.sqlite
+@VENDORS
+def test_a_turn_refers_to_no_row_that_another_commit_may_not_have_written(monkeypatch, vendor):
+    """Else it would have the blocks of the row that got that number."""
+    lease = leased()
+    answer = ChatMessage.of("assistant", "4")
+    here, elsewhere = (Entry("llm.call", path, result=answer.to_json()) for path in ("1", "2"))
+    elsewhere.seq = 1  # under which it was tried
+    new = [NewTurn(lease.run.session_id, lease.run.agent, answer, entry) for entry in (here, elsewhere)]
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "vendor", vendor)
+        world.append(lease, [here], new)
+    turns = Turn.objects.whole()
+    assert [turn.entry_seq for turn in turns] == [1, None]
+    assert [(turn.by, turn.blocks) for turn in turns] == [(lease.run.agent, answer.to_json()["content"])] * 2
+
+
 @on_postgresql
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("turns", [[], TURNS], ids=["no turns", "turns"])
@@ -136,7 +153,7 @@ def test_an_append_is_one_statement_and_one_commit(turns):
     lease = leased()
     new = [NewTurn(lease.run.session_id, lease.run.agent, message) for message in turns]
     with CaptureQueriesContext(connection) as captured:
-        world.append(lease, BATCHES["many"], new)
+        world.append(lease, [replace(entry, seq=0) for entry in BATCHES["many"]], new)
     assert [query["sql"].split()[:2] for query in captured] == [["WITH", "fence"]]
 
 

@@ -75,7 +75,7 @@ def test_a_log_entry_in_its_place_is_a_denial_whatever_it_says(clock, ann, ran, 
     run = drive(run_of(), dies=2, written=True)
     entry = JournalEntry.objects.get(run=run, kind="log", name="approval")
     assert entry.path.endswith("call0.1")
-    JournalEntry.objects.filter(id=entry.id).update(result={**entry.result, "decision": decision})
+    JournalEntry.objects.filter(pk=entry.pk).update(result={**entry.result, "decision": decision})
     payer(pay)
 
     run = take_over(clock, run)

@@ -123,7 +123,7 @@ def test_the_docs_payment_is_found_by_its_key(clock, monkeypatch):
             return Provider.booked[idempotency_key]
 
     monkeypatch.setitem(sys.modules, "shop", SimpleNamespace(provider=Provider))
-    space = Page("tools").run("shop/payments.py")
+    space = Page("payments").run("shop/payments.py")
     code(calling("pay", customer="ada", amount=5), tools=[space["pay"]])
     run = take_over(clock, drive(make_run(), dies=2))
     clock.advance(conf.LEASE_S + space["pay"].timeout)

@@ -25,6 +25,7 @@ from ravi_django.agents.memory.compaction.windows import (
 from ravi_django.agents.memory.transcript import make_summary, summary_text
 from ravi_django.kernel import AgentId, ChatMessage, ModelError, Role, ToolUseBlock, Usage
 from ravi_django.models import JournalEntry, Session, Status, Turn
+from ravi_django.models.session import by_agent
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
 from tests.support.conversations import tool_row
@@ -103,8 +104,8 @@ def test_a_summary_long_ago_is_found_by_its_index():
     session = conversation(3_000)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE ravi_turn")
-    told = Turn.objects.filter(session=session, agent=str(AGENT), keeps__isnull=False).order_by("-position")
-    assert "ravi_turn_summary" in told[:1].explain()
+    summaries = Turn.objects.filter(by_agent(str(AGENT)), session=session, keeps__isnull=False).order_by("-position")
+    assert "ravi_turn_summary" in summaries[:1].explain()
 
 
 STEPS = 7

@@ -335,7 +335,7 @@ def with_mysql(settings, monkeypatch):
 
 def with_psycopg_2(settings, monkeypatch):
     monkeypatch.setattr(connections["default"], "vendor", "postgresql")
-    monkeypatch.setattr("django.db.backends.postgresql.psycopg_any.is_psycopg3", False)
+    monkeypatch.setattr("django.db.backends.postgresql.base.psycopg_version", lambda: (2, 9, 10))
 
 
 def without_time_zones(settings, monkeypatch):

@@ -12,7 +12,7 @@ from django.core.management import call_command
 
 from ravi_django import register, signal
 from ravi_django.kernel import AgentId
-from ravi_django.models import Blob, Erasure, Run, Status
+from ravi_django.models import Blob, Erasure, Run, Status, StreamArchive
 from tests.support import world
 from tests.support.approvals import call, payer, paying, run_of
 from tests.support.runs import CodeAgent, asked, code, drive, make_run
@@ -35,7 +35,8 @@ def places() -> list[str]:
     bodies = [(blob.id, blob.body) for blob in Blob.objects.all()]
     texts = {id: (zlib.decompress(body) if body[:1] == b"x" else bytes(body)).decode() for id, body in bodies}
     found = [f"{row['model']} {row['pk']}" for row in rows if NAME in json.dumps(row["fields"], default=str)]
-    return found + [text for text in texts.values() if NAME in text]
+    streams = (str(world.archive_unpacked(archive.body)) for archive in StreamArchive.objects.all())
+    return found + [text for text in (*texts.values(), *streams) if NAME in text]
 
 
 def gone(user: Any) -> None:

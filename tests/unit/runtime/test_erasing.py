@@ -35,6 +35,7 @@ from ravi_django.models import (
     Source,
     SourceItem,
     Status,
+    StreamArchive,
     StreamFrame,
     Ticket,
     Turn,
@@ -48,7 +49,7 @@ from tests.support.asked import approval_of
 from tests.support.runs import code, drive, leased, make_run, take_over
 from tests.support.world import Entry, cancel, store_big_values
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 MODELS = list(apps.get_app_config("ravi").get_models())
 Rows = set[tuple[str, str]]
@@ -61,9 +62,9 @@ def bob() -> Any:
 
 def everything() -> Rows:
     return {
-        (model._meta.label_lower, str(pk))
+        (model._meta.label_lower, json.dumps(row.pk, default=str))
         for model in MODELS
-        for pk in model._default_manager.values_list("pk", flat=True)
+        for row in model._default_manager.all()
     }
 
 
@@ -74,25 +75,29 @@ def world_of_owner() -> world.World:
     session = Session.objects.create(parent_session=run.session, owner=owner)
     child = make_run(owner=owner, parent=run, root=run, depth=1, session=session)
     Session.objects.create(owner=owner)
-    news = {"digest": "d", "body": {}}
-    Publication.objects.create(topic="news/own", message_id="2", scope="t", owner=owner, done_at=now, **news)
-    Publication.objects.filter(scope="s").update(done_at=now)
-    systems = Publication.objects.create(topic="news/x", message_id="3", scope="u", **news)
+    news = {"digest": "d0", "body": {}}
+    Publication.objects.create(topic="news/own", message_id="2", scope="7e", owner=owner, done_at=now, **news)
+    Publication.objects.filter(scope="5c").update(done_at=now)
+    systems = Publication.objects.create(topic="news/x", message_id="3", scope="0d", **news)
     FeedItem.objects.create(follow=Follow.objects.get(), publication=systems, due_at=now)
     Signal.objects.create(run=run, name="go", payload="x")
     Ask.objects.create(asker=run, target=child, path="a")
     Reservation.objects.create(run=run, path="a")
     StreamFrame.objects.create(tree=run, seq=1, body={})
+    StreamArchive.objects.create(tree=run, body=b"")
     Turn.objects.create(session=run.session, agent="a/b", position=0, role="user", content=[])
     OutboxEvent.objects.create(topic="events", body={"data": {"owner": str(owner.pk)}})
     ScheduleTick.objects.create(schedule=found.rows["schedule"], at=now)
     Delegation.objects.create(user=owner, delegate=found.people["clerk"])
-    Ticket.objects.create(id="t", user=owner, expires_at=now, ends_at=now)
-    blob = Blob.objects.create(id="b", body=b'"big"', size=5)
+    Ticket.objects.create(id="7e", user=owner, expires_at=now, ends_at=now)
+    blob = Blob.objects.create(id="b0", body=b'"big"', size=5)
     value = {"result": {"$blob": blob.id, "size": 5}, "started_at": now, "finished_at": now}
     JournalEntry.objects.create(run=child, seq=child.next_seq, path="@y", kind="log", **value)
     Run.objects.filter(id=child.id).update(next_seq=child.next_seq + 1)
     return found
+
+
+KEPT_BACK = {"ravi.ticket", "ravi.streamarchive"}  # not exported
 
 
 def test_every_model_says_what_becomes_of_it() -> None:
@@ -100,13 +105,14 @@ def test_every_model_says_what_becomes_of_it() -> None:
     assert sorted(map(str, known)) == sorted(map(str, MODELS))
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("by", ["deletion", "queryset", "command"])
 def test_what_is_exported_is_what_is_erased(clock: FakeClock, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     door.patch(monkeypatch, "PRUNE_ROWS", 1)  # each table takes several transactions
     owner = world_of_owner().people["owner"]
     key, before, out = owner.pk, everything(), io.StringIO()
     call_command("ravi_export", "owner", stdout=out)
-    exported = {(row["model"], str(row["pk"])) for row in json.loads(out.getvalue())}
+    exported = {(row["model"], json.dumps(row["pk"])) for row in json.loads(out.getvalue())}
     match by:
         case "deletion":
             owner.delete()
@@ -120,18 +126,18 @@ def test_what_is_exported_is_what_is_erased(clock: FakeClock, monkeypatch: pytes
     clock.advance(door.BODIES_S + 1)
     door.erasing_sweep()
     after = everything()
-    audits = {("ravi.auditrecord", str(pk)) for pk in AuditRecord.objects.values_list("pk", flat=True)}
-    assert exported == {row for row in before - after if row[0] != "ravi.ticket"} | (audits & before)
+    audits = {
+        ("ravi.auditrecord", json.dumps(pk, default=str)) for pk in AuditRecord.objects.values_list("pk", flat=True)
+    }
+    assert exported == {row for row in before - after if row[0] not in KEPT_BACK} | (audits & before)
     personal = {table.model._meta.label_lower for table in door.PERSONAL_TABLES} | {"ravi.blob"}
-    assert {label for label, _ in exported} == personal - {"ravi.ticket"}
+    assert {label for label, _ in exported} == personal - KEPT_BACK
     assert {row for row in after - before if row[0] != "ravi.rollup"} <= audits
     assert get_user_model().objects.filter(pk=key).exists() == (by == "command")
     assert not AuditRecord.objects.filter(owner=key).exists()
 
 
-@pytest.mark.parametrize(
-    "step", [*range(1, 40, 8), *(pytest.param(step, marks=pytest.mark.full) for step in range(5, 40, 8))]
-)
+@pytest.mark.parametrize("step", range(1, 40, 8))
 def test_the_sweep_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     world_of_owner().people["owner"].delete()
     some, calls = door.erasures_some, []
@@ -150,6 +156,7 @@ def test_the_sweep_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, step: 
     assert not any(model.objects.exists() for model in (Session, Run, JournalEntry, HumanRequest, Erasure))
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("is_one_tree", [False, True])
 def test_one_sweep_erases_a_part_of_a_big_conversation(ada: Any, monkeypatch: Any, is_one_tree: bool) -> None:
     door.patch(monkeypatch, "ERASING_SWEPT", 5)
@@ -190,6 +197,7 @@ def test_a_run_at_work_is_cancelled_first_and_writes_nothing_afterwards(ada: Any
     assert not (Run.objects.exists() or JournalEntry.objects.exists() or Session.objects.exists())
 
 
+@pytest.mark.sqlite
 def test_others_rows_stay_and_only_the_name_goes(ada: Any, bob: Any) -> None:
     ada.is_superuser = ada.is_staff = True
     ada.save()
@@ -228,6 +236,7 @@ def test_a_later_user_of_the_name_keeps_it(ada: Any, bob: Any, clock: FakeClock)
     assert request.to == "user:ada"
 
 
+@pytest.mark.sqlite
 def test_the_name_is_looked_for_in_batches_that_deletions_share(ada: Any, bob: Any, monkeypatch: Any) -> None:
     door.patch(monkeypatch, "NAMES_ROWS", 2)
     users = [ada, get_user_model().objects.create_user('b"öb')]
@@ -241,6 +250,7 @@ def test_the_name_is_looked_for_in_batches_that_deletions_share(ada: Any, bob: A
     assert (len(requests), Erasure.objects.count()) == (5, 0)
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("policy", ["erase", "anonymize", "keep"])
 def test_the_setting_says_what_becomes_of_the_data(ada: Any, settings: Any, policy: str) -> None:
     settings.RAVI = {**settings.RAVI, "ON_USER_DELETE": policy}
@@ -259,6 +269,7 @@ def test_the_setting_says_what_becomes_of_the_data(ada: Any, settings: Any, poli
         assert (HumanRequest.objects.get().to == "user:ada") == (policy == "keep")
 
 
+@pytest.mark.sqlite
 def test_bodies_go_though_they_are_young_unless_others_have_them(ada: Any, bob: Any, clock: FakeClock) -> None:
     def said(user: Any, *values: str) -> None:
         lease = leased(make_run(owner=user, session=Session.objects.create(owner=user)))
@@ -304,8 +315,8 @@ def test_what_the_user_makes_behind_an_unfinished_erasure_stays() -> None:
     SourceItem.objects.create(source=source, identity="i", digest="d")
     file = RaviFile.objects.create(owner=owner, size=1)
     emitted = emit("news/z", "later", user=owner, id="once")
-    sent_by = {"done_at": timezone.now(), "digest": "d", "body": {"sender": {"type": "a", "key": "b"}}}
-    Publication.objects.create(topic="news/z", scope="late", owner=owner, run_id=lease.run_id, **sent_by)
+    sent_by = {"done_at": timezone.now(), "digest": "d0", "body": {"sender": {"type": "a", "key": "b"}}}
+    Publication.objects.create(topic="news/z", scope="1a7e", owner=owner, run_id=lease.run_id, **sent_by)
     run, at = make_run(), timezone.now()
     audit = AuditRecord.objects.create(owner=owner, run_id=run.id, session_id=run.session_id, detail={"text": "later"})
     answered = HumanRequest.objects.create(run=run, answered_by=owner, answered_at=at)
@@ -317,7 +328,7 @@ def test_what_the_user_makes_behind_an_unfinished_erasure_stays() -> None:
     assert (Follow.objects.get(), Schedule.objects.get(), Source.objects.get()) == (follow, schedule, source)
     assert (ScheduleTick.objects.count(), SourceItem.objects.count()) == (1, 1)
     assert emit("news/z", "later", user=owner, id="once") == emitted
-    assert not Publication.objects.filter(scope="late").exists()
+    assert not Publication.objects.filter(scope="1a7e").exists()
 
 
 def test_the_command_says_what_still_runs(ada: Any) -> None:

@@ -33,7 +33,7 @@ from tests.support.runs import (
 )
 from tests.support.world import fork
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 async def quiet(ctx: Any, inbox: Any) -> str:
@@ -80,6 +80,7 @@ def test_what_is_made_of_other_rows_meanwhile_is_erased(writer: Any, ada: Any) -
     assert not (Session.objects.exists() or Run.objects.exists() or Erasure.objects.exists())
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("writer", [ticking, polling, delivering])
 def test_behind_the_mark_nothing_is_made_of_rows_that_wait_for_their_erasure(writer: Any, ada: Any) -> None:
     write = writer(ada)
@@ -125,6 +126,7 @@ def test_a_deletion_waits_for_a_writer_whose_commit_needs_the_user(writer: Any, 
     assert not (Session.objects.exists() or Run.objects.exists())
 
 
+@pytest.mark.sqlite
 def test_a_row_that_cannot_be_erased_stops_no_other(ada: Any, clock: FakeClock, caplog: Any) -> None:
     people = [ada, *(get_user_model().objects.create_user(name) for name in ("bob", "cleo"))]
     sessions = [Session.objects.create(owner=user) for user in people for _ in range(3)]

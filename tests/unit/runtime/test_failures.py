@@ -1,6 +1,7 @@
 """What fails says so, once, with its traceback; a person who looks at the log at night finds the line."""
 
 import logging
+import logging.config
 import threading
 from typing import Any
 
@@ -52,6 +53,18 @@ def test_a_run_that_fails_has_a_traceback_and_a_signal(
     assert (line.levelno, line.exc_info[1], line.run, line.agent) == (logging.ERROR, error, str(run.id), "test/code")
     assert signalled() == [(str(run.id), status, status, "ravi-run-failed")]
     assert [text.partition(": ")[0] for text in page["alerts"]] == [f"test/code {status}"]
+
+
+def test_the_page_s_handler_prints_a_line_of_a_worker(capsys: Any) -> None:
+    logger = logging.getLogger("ravi")
+    before = (logger.handlers, logger.level, logger.propagate)
+    try:
+        logging.config.dictConfig(Page("errors").run("shop/settings.py")["LOGGING"])
+        logging.getLogger("ravi.runs").info("a line")
+    finally:
+        logger.handlers, logger.propagate = before[0], before[2]
+        logger.setLevel(before[1])
+    assert " INFO ravi.runs: a line" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("effect", ["idempotent", "at_most_once", "transactional"])

@@ -58,10 +58,10 @@ def test_the_pages_loop_submits_follows_and_answers(user: User) -> None:
         return "refunded" if (await ctx.ask_human("May I?", ["yes", "no"]))["text"] == "yes" else "kept"
 
     agent = code(story)
-    agent.id = AgentId("react", "shop")
+    agent.id = AgentId("react", "helper")
     register(agent, access="authenticated")
 
-    assert asyncio.run(Page("programs").run("shop/desk.py")["serve"]("Refund order 7.", user)) == "refunded"
+    assert asyncio.run(Page("events-in-python").run("shop/desk.py")["serve"]("Refund order 7.", user)) == "refunded"
 
 
 def test_events_are_the_frames_of_rest_each_of_its_class(user: User) -> None:
@@ -79,7 +79,7 @@ def test_events_are_the_frames_of_rest_each_of_its_class(user: User) -> None:
     assert isinstance(events[-1], StreamDone) and not any(type(event) is StreamEvent for event in events)
     below = {(event.parent_id, event.parent_run_id) for event in events if event.depth == 1}
     assert below == {(lead.id, str(run.id))}
-    assert Page("programs").run("shop/printing.py")["text_of"](frames).endswith("all done")
+    assert Page("events-in-python").run("shop/printing.py")["text_of"](frames).endswith("all done")
     assert [*run.events(after=events[-2].seq)] == events[-1:]
 
 

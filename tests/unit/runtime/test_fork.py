@@ -408,7 +408,7 @@ def test_turns_after_its_own_first_are_not_copied():
     assert [text for _, _, text in said(forked.session_id)] == ["one"]
     assert (forked.session.next_position, forked.next_turn) == (1, 0)
     copied = Turn.objects.get(session=forked.session)
-    assert (copied.run_id, copied.index, copied.position) == (first.id, None, 0)
+    assert (copied.run_id, copied.index, copied.position, copied.agent) == (first.id, None, 0, "test/code")
 
 
 def test_a_run_without_turns_could_read_up_to_where_it_read_last(clock):

@@ -130,12 +130,12 @@ def test_what_the_run_has_told_itself_the_fork_has() -> None:
     forked = world.store_fork(run.id, run.next_seq - 1)
 
     def bodies(run: Run) -> dict[str, Any]:
-        return {body["id"]: body for body in InboxMessage.objects.filter(run=run).values_list("body", flat=True)}
+        return {body["id"]: body for _, body in world.inbox_after(run, 0)}
 
     of_source = bodies(Run.objects.get(id=run.id))
     mine = bodies(forked)
     assert mine.pop(asked.id) == of_source[asked.id]
-    own = [name for name, body in mine.items() if body["reply_to"]]
+    own = [name for name, body in mine.items() if body.get("reply_to")]
     assert len(own) == 1
     assert mine[own[0]] == {**of_source[own[0]], "reply_to": str(forked.id)}
     assert drive(forked).status == Status.SUSPENDED

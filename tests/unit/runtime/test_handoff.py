@@ -76,14 +76,14 @@ def test_the_other_is_given_the_message_itself_or_the_task_under_the_callers_add
     for given in (None, task):
         code(handing_over(task=given))
         run = make_run(text="the question")
-        firsts.append(InboxMessage.objects.get(run=run).body)
+        firsts.append(InboxMessage.objects.get(run=run).message_id)
         run_until_idle()
     itself, other = seen
-    assert (itself.id, text_of(itself), itself.target) == (firsts[0]["id"], "the question", B)
+    assert (itself.id, text_of(itself), itself.target) == (firsts[0], "the question", B)
     assert (itself.sender, itself.reply_to) == (None, None)
     assert (text_of(other), other.target) == ("special", B)
     assert other.metadata == {"mine": 1, "handed_over": "task"}
-    assert (other.id, other.causation_id) == (task.id, firsts[1]["id"])
+    assert (other.id, other.causation_id) == (task.id, firsts[1])
 
 
 def asking(target="a", message="hello"):

@@ -183,7 +183,7 @@ def test_turns_kept_for_the_run_alone_go_with_its_end_those_of_the_first_agent_t
     register(ReActAgent("b", model=ScriptedModel("its"), context=ContextConfig(DjangoHistoryProvider())))
     run = idle(make_run("react/a"))
     assert (run.status, run.output) == (Status.COMPLETED, "its")
-    assert sorted({turn.agent for turn in Turn.objects.filter(run=run)}) == left
+    assert sorted({turn.by for turn in Turn.objects.filter(run=run).whole()}) == left
 
 
 def test_the_stream_tells_it_once_and_ends_once():

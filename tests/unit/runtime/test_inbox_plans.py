@@ -92,13 +92,13 @@ def test_it_looks_at_the_batch_alone(mode: str, backlogs: dict[str, Run]) -> Non
         cursor.execute(f"SET LOCAL plan_cache_mode = {mode}")
     for name, run in backlogs.items():
         for after in places(run):
-            assert read_by(world.some_after, run.id, after, LIMIT) <= LIMIT + 1, name
+            assert read_by(world.some_after, run, after, LIMIT) <= LIMIT + 1, name
 
 
 def test_it_is_the_right_batch(backlogs: dict[str, Run]) -> None:
     run = backlogs["among"]
     for after in places(run):
         expected = InboxMessage.objects.filter(run=run, id__gt=after)
-        found, more = world.some_after(run.id, after, LIMIT)
+        found, more = world.some_after(run, after, LIMIT)
         assert [number for number, _ in found] == list(expected.order_by("id").values_list("id", flat=True)[:LIMIT])
         assert more == (expected.count() > LIMIT)

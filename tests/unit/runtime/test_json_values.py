@@ -13,12 +13,12 @@ from django.db import connection
 from ravi_django import emit, signal, submit, tool
 from ravi_django.agents import ReActAgent
 from ravi_django.integrations.llm import LLMFactory
-from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel import AgentId, AgentProgress, AgentStep, InvalidInputError, Message, ProgressPayload
 from ravi_django.models import Run, Status
 from tests.support import world
 from tests.support.openai_server import OpenAIServer, Reply
 from tests.support.patience import BOUND_S
-from tests.support.runs import code, drive, make_run, until
+from tests.support.runs import CodeAgent, code, drive, idle, make_run, until
 from tests.support.world import Runtime
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -115,6 +115,22 @@ def test_a_value_that_is_nested_too_deep_is_refused_where_it_is_written(write: A
         signal(run, "go", "on")
         run = drive(run)
     assert run.output == "on" or (run.status == Status.FAILED and "deep" in run.error["message"]), run.error
+
+
+def test_progress_that_is_nested_too_deep_does_not_spoil_its_stream() -> None:
+    async def report(ctx: Any, inbox: Any) -> None:
+        parent = ctx.meta.supervision.parent_id
+        progress = AgentProgress(step=AgentStep.THINKING, content=nested(210))
+        await ctx.send(parent, Message(target=parent, payload=ProgressPayload(progress=progress)))
+
+    async def ask(ctx: Any, inbox: Any) -> str:
+        return str((await ctx.ask(AgentId("test", "reporter"), "go")).kind)
+
+    world.register(CodeAgent(report, key="reporter"))
+    code(ask)
+    run = idle(make_run())
+    assert run.output == "target_failed"
+    assert world.events_page(run.id)[0][-1]["type"] == "stream.done"
 
 
 @pytest.mark.parametrize("where", ["ravi_inboxmessage.body", "ravi_run.metadata", "ravi_journalentry.result"])

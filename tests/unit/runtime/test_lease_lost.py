@@ -89,6 +89,7 @@ def test_a_run_that_is_still_being_loaded_when_its_engine_ends_is_given_back(mon
     world.patch(monkeypatch, "load_with_wake_state", slowly)
     code(story)
     run = make_run()
+    world.requeue(leased(run))  # a first lease reads nothing more
     asyncio.run(main())
 
     run.refresh_from_db()

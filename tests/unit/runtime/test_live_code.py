@@ -1,9 +1,11 @@
-"""docs/live-code.md: what a new release may change under a run that waits. One test a row of its table."""
+"""docs/howto/live-code.md: what a new release may change under a run that waits. One test a row of its table."""
 
 import json
+import re
 from datetime import timedelta
 
 import pytest
+from django.core.management import call_command
 from pydantic import BaseModel
 
 from ravi_django import answer, register, signal, submit, tool
@@ -15,6 +17,7 @@ from ravi_django.models import HumanRequest, JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.approvals import call, paying
+from tests.support.docs import Page
 from tests.support.runs import code
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -232,6 +235,42 @@ def test_a_blocked_run_is_retried_with_patched_code_or_forked_and_cancelled(cloc
     assert (run.status, run.output) == (Status.COMPLETED, "old")
     forked.cancel()
     assert Run.objects.get(id=forked.id).status == Status.CANCELLED
+
+
+def test_the_pages_patched_code_runs_with_old_and_new_runs_and_without_the_old_branch(clock, capsys):
+    page = Page("live-code")
+    patched = page.code("shop/labels.py")
+    asked = '"send_code" if ctx.patched("codes") else "send_label"'
+    assert patched.count(asked) == 1
+
+    def ran(run):
+        signal(run.id, "parcel", {"number": 1})
+        run_until_idle()
+        run.refresh_from_db()
+        return run.output or run.error["type"]
+
+    def release(name):
+        exec(compile(patched.replace(asked, name), "labels", "exec"), {"__name__": "labels"})
+
+    release('"send_label"')
+    old = submit("shop/labels", "7")
+    run_until_idle()
+    release('"send_code"')
+    with pytest.raises(SystemExit):
+        call_command("ravi_replay_check")
+    printed = capsys.readouterr().out.strip().splitlines()
+    assert [line.replace(str(old.id), "ID") for line in printed] == [
+        re.sub("[0-9a-f-]{36}", "ID", line.removeprefix("    "))
+        for line in page.text.splitlines()
+        if line.startswith("    ") and line.strip().startswith(("shop/labels", "recorded:", "asked:", "ravi_replay"))
+    ]
+    release(asked)
+    call_command("ravi_replay_check")
+    new, last = submit("shop/labels", "8"), submit("shop/labels", "9")
+    run_until_idle()
+    assert (ran(old), ran(new)) == ("label for order 7: back", "code for order 8: back")
+    release('"send_code"')
+    assert ran(last) == "code for order 9: back"
 
 
 def test_a_shorter_lease_is_no_change_for_a_waiting_run(clock, ann, ran, settings):

@@ -200,7 +200,7 @@ def test_frames_are_published_once_more_only_while_there_is_a_reader(user: User,
     address = agent("a word")
 
     async def main() -> Any:
-        watch = Page("programs").run("shop/wall.py")["watch"]
+        watch = Page("events-in-python").run("shop/wall.py")["watch"]
         async with task(watch(lambda *words: shown.append(words), user), valkey):
             (run,) = await on_a_thread(finished, address, user)
             await until(lambda: shown)

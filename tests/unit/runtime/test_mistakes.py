@@ -91,6 +91,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: LLMFactory("gpt-4o", fallback=["x"]),
         "no option 'fallback'. Did you mean 'fallbacks'?",
     ),
+    "an empty key": (lambda: LLMFactory("gpt-4o", ""), "api_key is empty, and litellm would take the key of the env"),
     "an option of an agent": (
         lambda: react(instructions="Be brief."),
         "ReActAgent has no option 'instructions'. Did you mean 'system_instructions'?",
@@ -192,12 +193,12 @@ CHECKS: dict[str, tuple[dict[str, Any], str, str]] = {
     "a tool that nobody approves": (
         {"ADDRESSEES": {"approval": None}},
         "ravi.W012",
-        "react/shop: refund has high risk and no approvers: each call is denied.",
+        "react/shop: refund has high risk and no approvers: each call is rejected.",
     ),
     "a row's tool that nobody approves": (
         {"ADDRESSEES": {"approval": None}},
         "ravi.W012",
-        "agents in the database that name no approvers: refund has high risk and no approvers: each call is denied.",
+        "agents in the database that name no approvers: refund has high risk and no approvers: each call is rejected.",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -211,8 +212,19 @@ def test_refusals_lower_the_rate_once_in_a_round_trip_and_answers_raise_it(clock
     assert 0.4 * learned < lower <= 0.9 * learned
     world.limit_answered(limit, now + timedelta(seconds=3))
     assert ModelLimit.objects.get().learned_per_min == lower
-    world.limit_answered(limit, now + timedelta(seconds=9))
-    assert ModelLimit.objects.get().learned_per_min > lower
+    rates = [lower]
+    for seconds in (9, 15, 21):
+        world.limit_answered(limit, now + timedelta(seconds=seconds))
+        rates.append(ModelLimit.objects.get().learned_per_min)
+    rises = [after / before for before, after in pairwise(rates)]
+    assert 1.0 < rises[0] < rises[1] < rises[2] < 1.1
+
+
+def test_of_processes_that_are_refused_at_once_the_highest_rate_counts(clock):
+    limit, now = limit_of(Model("m"), ""), clock.now
+    for taken in (20.0, 60.0, 40.0):
+        world.limit_refuse(limit, now, now, 0.0, 1.0, (taken, 10.0))
+    assert ModelLimit.objects.get().learned_per_min == pytest.approx(0.9 * 6 * 60)
 
 
 def test_the_time_at_a_limit_is_added_to_an_asks_timeout(clock):

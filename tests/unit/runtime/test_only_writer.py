@@ -11,6 +11,7 @@ CORE = tuple(f"ravi_django/{folder}/" for folder in ("engine", "runs", "calls", 
 
 # The packages that write a table: made by one, and changed by those whose subject it is.
 OWNERS = {
+    "AfterLease": "journal",
     "Ask": "lifecycle teams",
     "AuditRecord": "journal lifecycle",
     "Blob": "db",
@@ -43,8 +44,8 @@ STATE = set(
     "Run JournalEntry InboxMessage Turn Signal Ask HumanRequest BudgetAccount Reservation StickyDecision".split()
 )
 OTHERS = set(  # no run state
-    "Agent AgentVersion Blob BoardTask Delegation FeedPreferences Invoice Session Source StreamFrame SweepState Ticket "
-    "WorkerProcess".split()
+    "Agent AgentVersion Blob BoardTask Delegation FeedPreferences Invoice Session Source StreamArchive StreamFrame "
+    "SweepState Ticket WorkerProcess".split()
 )
 
 # What is elsewhere for a reason, by module and by the call as it stands there.

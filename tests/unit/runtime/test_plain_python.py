@@ -1,5 +1,6 @@
 """What a Django developer writes without looking it up: names of models, users, seconds, addresses as texts."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_django.integrations.llm import LiteLLMModel
 from ravi_django.kernel import IllegalTransitionError, RunContext, RunFailedError
 from ravi_django.models import Run
-from ravi_django.testing import FakeClock, run_until_idle
+from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
+from tests.support import world
 from tests.support.docs import Page
 from tests.support.runs import CodeAgent, code, drive, make_run
 
@@ -113,3 +115,27 @@ def test_a_run_is_awaited_cancelled_and_retried_by_its_row() -> None:
     other = make_run()
     other.cancel("not needed")
     assert other.wait().error == {"type": "Cancelled", "message": "not needed"}
+
+
+def test_the_pages_tool_shows_how_far_it_is() -> None:
+    async def story(ctx: Any, inbox: Any) -> str:
+        return str((await ctx.tool("import_orders", pages=2)).text)
+
+    code(story, tools=[Page("tools").run("shop/imports.py")["import_orders"]])
+    run = drive(make_run())
+
+    states = [frame["state"] for frame in world.events_page(run.id)[0] if frame["type"] == "state"]
+    assert (run.output, states) == ("2 pages are imported", [{"page": 1, "of": 2}, {"page": 2, "of": 2}])
+
+
+def test_the_pages_view_saves_its_row_and_submits_or_neither() -> None:
+    register(ReActAgent("helper", model=ScriptedModel(["Read."])), replace=True)
+    complain = Page("start-runs").run("shop/complaints.py")["complain"]
+    order = SimpleNamespace(pk=7, customer=User.objects.create(username="ada"), save=lambda: None)
+
+    run = complain(order, "It is late.")
+    order.save = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        complain(order, "It is broken.")
+
+    assert (order.complaint, run.metadata, Run.objects.count()) == ("It is broken.", {"order": 7}, 1)

@@ -11,7 +11,18 @@ from django.test.utils import CaptureQueriesContext
 from ravi_django.checks import check_settings
 from ravi_django.kernel import ChatMessage, IllegalTransitionError, InvalidInputError
 from ravi_django.management.commands.ravi_prune import duration
-from ravi_django.models import Ask, Blob, InboxMessage, JournalEntry, Run, Signal, Status, StreamFrame, Turn
+from ravi_django.models import (
+    Ask,
+    Blob,
+    InboxMessage,
+    JournalEntry,
+    Run,
+    Signal,
+    Status,
+    StreamArchive,
+    StreamFrame,
+    Turn,
+)
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
 from tests.support.cases import case
@@ -236,25 +247,26 @@ def test_bodies_that_nothing_names_go_after_a_day(clock, monkeypatch):
     world.patch(monkeypatch, "INLINE_BYTES", 100)
     run = make_run()
     lease = leased(run)
-    named = {name: body(name) for name in ("digest", "spec", "archive")}
+    named = {name: body(name) for name in ("digest", "spec")}
     world.save_blobs([*named.values(), body("nobody's")])
     big = {"text": "x" * 200}
     world.append(lease, [Entry("run.started", "@started", result={"spec": named["spec"].id})])
     world.append(lease, [Entry("tool.call", "1", "t", request={"arguments": big}, result={"other": "y" * 200})])
-    world.append(lease, [Entry("llm.call", "2", "m", digests={"tools": named["digest"].id, "view": "short"})])
+    world.append(lease, [Entry("llm.call", "2", "m", digests={"tools": named["digest"].id})])
     world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")])
-    world.mark_many_published({str(run.id): (named["archive"], 1)})
+    world.mark_many_published({str(run.id): (b"", 1)})
     clock.advance(DAY - 1)
     assert world.prune({})["blobs"] == 0
     clock.advance(2)
     assert world.prune({})["blobs"] == 1
     kept = set(Blob.objects.values_list("id", flat=True))
-    assert len(kept) == 5
+    assert len(kept) == 4
     assert kept > {one.id for one in named.values()}
     assert journal_of(run)[1].request == {"arguments": big}
     clock.advance(31 * DAY)
-    assert world.prune(MONTH)["blobs"] == 5
-    assert Run.objects.get(id=run.id).archive_id is None
+    removed = world.prune(MONTH)
+    assert (removed["blobs"], removed["archives"]) == (4, 1)
+    assert not StreamArchive.objects.exists()
 
 
 def test_a_body_that_is_stored_again_is_young_again_and_many_go_in_batches(clock, monkeypatch):
@@ -305,7 +317,7 @@ def test_numbers_go_on_after_a_retry_of_a_run_whose_frames_went(clock, monkeypat
         raise ValueError("no")
 
     ended_one = ended()
-    world.mark_many_published({str(ended_one.id): (world.make_blob(b"[]"), 1)})
+    world.mark_many_published({str(ended_one.id): (b"", 1)})
     code(fail)
     run = drive(make_run())
     last = world.events_page(run.id)[0][-1]["seq"]

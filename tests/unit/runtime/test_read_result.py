@@ -132,11 +132,11 @@ def a_result(report, **fields):
     """The id of a cut result, and its run."""
     code(calling("report"), tools=[report])
     run = drive(make_run(**fields))
-    return JournalEntry.objects.get(run=run, name="report").id, run
+    return f"{run.id}:0:{JournalEntry.objects.get(run=run, name='report').path}", run
 
 
-def read(entry_id, **fields):
-    code(calling("read_result", id=str(entry_id), limit=6), tools=[ReadResultTool()])
+def read(entry, **fields):
+    code(calling("read_result", id=entry, limit=6), tools=[ReadResultTool()])
     return drive(make_run(**fields)).output
 
 
@@ -146,7 +146,7 @@ READ = f"ok: line 1\n[bytes 0 to 6 of {SIZE}; offset 6 has the next of {SIZE - 6
 def test_a_later_run_of_the_session_and_the_owners_other_runs_may_read_it(report):
     entry, run = a_result(report)
     assert read(entry, session=run.session) == READ
-    code(calling("read_result", id=str(entry), offset=SIZE), tools=[ReadResultTool()])
+    code(calling("read_result", id=entry, offset=SIZE), tools=[ReadResultTool()])
     answer = drive(make_run(session=run.session)).output
     assert answer == f"error: the result has {SIZE} bytes; there is nothing at offset {SIZE}"
 
@@ -169,21 +169,21 @@ def test_anybody_elses_reads_as_unknown(report, who):
     answer = read(entry, **fields[who])
 
     assert answer == f"error: there is no result '{entry}' here; give the id that the mark at the cut names"
-    assert answer.replace(str(entry), "?") == read(nothing := uuid7(), **fields[who]).replace(str(nothing), "?")
+    assert answer.replace(entry, "?") == read(nothing := f"{uuid7()}:0:1", **fields[who]).replace(nothing, "?")
 
 
 def test_what_is_no_id_of_a_cut_result_is_unknown():
     code(calling("read_result", id="x"), tools=[ReadResultTool()])
     run = drive(make_run())
 
-    for entry in ("", "x", "../etc", "1" * 64, journal_of(run)[-2].id):
+    for entry in ("", "x", "../etc", "1" * 64, f"{run.id}:x:1", f"{run.id}:0:{journal_of(run)[-2].path}"):
         with case(entry):
             assert read(entry, session=run.session).startswith("error: there is no result ")
 
 
 def test_a_text_in_it_is_found(report):
     entry, run = a_result(report)
-    code(calling("read_result", id=str(entry), find="LINE 1234 é"), tools=[ReadResultTool()])
+    code(calling("read_result", id=entry, find="LINE 1234 é"), tools=[ReadResultTool()])
 
     answer = drive(make_run(session=run.session)).output
 
@@ -211,8 +211,8 @@ def test_a_fork_reads_on_in_what_its_past_was_shown(report):
 @pytest.mark.parametrize("inline", [100, 1_000_000])
 def test_the_prune_leaves_it_while_its_row_lives(report, clock, monkeypatch, inline):
     world.patch(monkeypatch, "INLINE_BYTES", inline)
-    entry, _ = a_result(report)
-    whole = JournalEntry.objects.get(id=entry).digests["whole"]
+    a_result(report)
+    whole = JournalEntry.objects.get(name="report").digests["whole"]
     clock.advance(10 * world.DAY_S)
 
     world.prune(dict.fromkeys(world.PRUNE_KINDS, 30 * world.DAY_S))

@@ -101,6 +101,7 @@ def looking(monkeypatch, inline=64_000):
     return run, [turn.content for turn in Turn.objects.filter(run=run).order_by("index")]
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("gone", ["journal", "runs", "by Django"])
 def test_what_the_journal_holds_is_stored_once_and_outlives_it(clock, monkeypatch, gone):
     run, contents = looking(monkeypatch)
@@ -110,10 +111,12 @@ def test_what_the_journal_holds_is_stored_once_and_outlives_it(clock, monkeypatc
     run.delete() if gone == "by Django" else world.prune({gone: 1.0})
     assert not JournalEntry.objects.exists()
     assert turns_of(run) == said
+    left = None if run.id is None or gone == "runs" else run.id
+    assert {(turn.by, turn.run_id) for turn in Turn.objects.whole()} == {("react/turns", left)}
 
 
 def test_a_message_whose_row_only_names_its_body_is_stored_with_the_turn(monkeypatch):
-    _, contents = looking(monkeypatch, inline=20)
+    _, contents = looking(monkeypatch, inline=10)
     assert None not in contents
 
 

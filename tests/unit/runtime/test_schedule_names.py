@@ -108,7 +108,7 @@ def test_the_next_ticks_are_told_before_it_is_saved_and_a_run_now_is_beside_them
     row = minutely(user=olga, metadata={"why": "x"})
     assert world.next_ticks(row, 1) == [at(1)]
 
-    runs = [world.run_now(row), world.run_now(row)]
+    runs = [world.run_now(row), world.run_now(str(row.id))]
 
     assert runs[0].id != runs[1].id and runs[0].owner == olga
     assert runs[0].metadata == {"why": "x", "schedule": str(row.id)}

@@ -126,7 +126,7 @@ def test_a_handoff_at_each_death_gives_the_other_one_view(clock):
     for run, _ in every_death(clock, story):
         idle(run)
         assert (run.status, run.agent, said(b.model)) == (Status.COMPLETED, "react/b", ["one", "a: first", "two"])
-        shared = Turn.objects.filter(shared=True).values_list("agent", "role")
+        shared = Turn.objects.filter(shared=True).whole().values_list("by", "role")
         assert [*shared] == [
             (f"react/{key}", role) for key, role in zip("aaab", ["user", "assistant"] * 2, strict=True)
         ]
@@ -159,8 +159,8 @@ def test_another_agent_reads_answers_and_nothing_else():
     assert said(other.model) == ["one", f"helper_2_{'x' * 55}: answer", "two"]
     assert other.model.calls[0].messages[1].content == [TextBlock(text="answer")]
     for retention in ("none", "run"):
-        agent(retention, call("wait"), context=memory(retention=retention), tools=[wait])
-        idle(make_run(f"react/{retention}", text="three", session=session))
+        agent(retention, [call("wait")], context=memory(retention=retention), tools=[wait])
+        assert idle(make_run(f"react/{retention}", text="three", session=session)).status == Status.SUSPENDED
     run_of("other", "four", session)
     assert said(other.model)[2:] == ["two", "mine", "four"], "an agent that keeps nothing shares nothing"
 
@@ -169,7 +169,7 @@ def test_a_childs_turns_are_its_own():
     agent("sub", "noted")
     agent("boss", [call("handoff_sub", task="Remember 42."), "ok"], tools=[AgentTool("react/sub")])
     run_of("boss", "go")
-    kinds = set(Turn.objects.values_list("agent", "shared"))
+    kinds = set(Turn.objects.whole().values_list("by", "shared"))
     assert kinds == {("react/boss", True), ("react/boss", False), ("react/sub", False)}
 
 

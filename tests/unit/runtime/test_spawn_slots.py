@@ -13,6 +13,7 @@ from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Ask, Run, Session, Status, uuid7
 from ravi_django.testing import run_until_idle
 from tests.support import world
+from tests.support.cases import sizes
 from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, code, drive, every_death, idle, in_background, leased, make_run, on_postgresql
 from tests.support.trees import at_work, awaiting, awaits_slot, ended, root, spawn, suspended
@@ -387,10 +388,10 @@ def test_a_worker_that_dies_anywhere_spawns_each_child_once_and_displaces_one_ru
         assert [str(one.id) for one in children] == json.loads(run.output)
 
 
-@pytest.mark.crash
-def test_a_queue_of_five_hundred_drains(clock):
+@pytest.mark.parametrize("many", sizes(99, 499))
+def test_a_long_queue_drains(clock, many):
     async def story(ctx, inbox):
-        runs = await asyncio.gather(*(ctx.spawn(ADDRESS, str(number)) for number in range(499)))
+        runs = await asyncio.gather(*(ctx.spawn(ADDRESS, str(number)) for number in range(many)))
         await asyncio.gather(*map(ctx.join, runs))
         return "done"
 
@@ -403,7 +404,7 @@ def test_a_queue_of_five_hundred_drains(clock):
     run_until_idle(timeout=5 * BOUND_S)
     run.refresh_from_db()
     assert run.output == "done"
-    assert Run.objects.filter(root=run, status=Status.COMPLETED, attempts=0, crashes=0).count() == 499
+    assert Run.objects.filter(root=run, status=Status.COMPLETED, attempts=0, crashes=0).count() == many
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A worker whose lease is over can compute; it cannot record."""
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import connection, transaction
 
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, LeaseLostError
@@ -109,10 +109,20 @@ def test_an_append_whose_answer_was_lost_is_repeated_without_a_second_row():
 
     assert seq == 1
     assert (JournalEntry.objects.count(), Turn.objects.count()) == (1, 1)
-    with pytest.raises(IntegrityError):  # another row at the same place is no repetition
-        append_repeatable(lease, [effect("1")], [])
     lease.run.refresh_from_db()
     assert lease.run.next_seq == 2
+
+
+@on_postgresql
+def test_a_statement_that_arrives_behind_its_repeat_writes_nothing():
+    lease = leased()
+    entries = [effect("1")]
+    late = world.append_statement(lease, entries, [])
+    append_repeatable(lease, entries, [])
+
+    assert world.fence_execute(late.sql, late.params) == []
+    assert JournalEntry.objects.get().seq == 1
+    assert world.append(lease, [effect("2")]) == 2
 
 
 @pytest.mark.django_db(transaction=True)

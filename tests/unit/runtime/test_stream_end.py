@@ -8,7 +8,7 @@ import redis
 from ravi_django import register
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ChatMessage, TextDelta, TransientError
-from ravi_django.models import Blob, Run, Status
+from ravi_django.models import Run, Status, StreamArchive
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.patience import BOUND_S
@@ -43,8 +43,7 @@ def test_the_ended_stream_is_kept_without_its_single_tokens(valkey_url, monkeypa
 
     assert done
     assert run.published_at is not None
-    blob = Blob.objects.get(id=run.archive_id)
-    assert (blob.encoding, world.blob_value(blob)[-1]["type"]) == ("json+zlib", "stream.done")
+    assert StreamArchive.objects.filter(tree=run).exists()
     text = next(frame for frame in kept if frame["type"] == "text.delta")
     singles = [frame for frame in live if frame["type"] == "text.delta"]
     assert text["text"] == "one two three four"
@@ -60,7 +59,8 @@ def test_the_ended_stream_is_kept_without_its_single_tokens(valkey_url, monkeypa
 
 def unpublished(run):
     """As after a worker that died between its last commit and its last frame."""
-    Run.objects.filter(id=run.id).update(published_at=None, archive=None)
+    Run.objects.filter(id=run.id).update(published_at=None)
+    StreamArchive.objects.all().delete()
     run.refresh_from_db()
 
 
@@ -96,7 +96,7 @@ def test_a_stream_that_is_lost_right_before_it_is_archived_is_not_archived_empty
     world.archive(ValkeyBuffer(valkey_url), {str(run.id): run.lease_epoch})
 
     run.refresh_from_db()
-    assert (run.published_at, run.archive_id) == (None, None)
+    assert (run.published_at, StreamArchive.objects.count()) == (None, 0)
     clock.advance(60)
     assert world.sweeper_sweep(lambda run_ids: None).published == 1
     found, done = world.events_page(run.id)

@@ -315,7 +315,7 @@ def test_a_run_without_a_budget_pays_nothing_for_them(budget):
     lease = leased(make_run(budget=budget))
     entry = Entry("llm.call", "1", "m")
     assert not world.accounts_of(lease.run)
-    assert world.append_statement(lease, [entry], []) is not None
+    assert world.append_statement(lease, [Entry("llm.call", "1", "m")], []) is not None
     with CaptureQueriesContext(connection) as captured:
         world.budgets_settled(lease, [entry], lambda: world.append(lease, [entry]))
         world.budgets_settled(lease, [], lambda: None, ends=True)

@@ -45,8 +45,10 @@ def test_an_agents_exception_fails_the_run(base, text):
     fails(drive(make_run()), "TypeError" if text is None else text.__name__)
 
 
-@pytest.mark.parametrize("base", [Exception, ToolRefused, TransientError])
-@pytest.mark.parametrize("effect", ["idempotent", "at_most_once", "transactional"])
+@pytest.mark.parametrize(
+    ("base", "effect"),
+    [(Exception, "at_most_once"), (ToolRefused, "transactional"), (TransientError, "idempotent")],
+)
 def test_a_tools_exception_is_its_error(clock, base, effect):
     @tool(effect=effect)
     def work() -> str:

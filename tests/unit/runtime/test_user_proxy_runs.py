@@ -44,8 +44,8 @@ def test_a_question_is_only_rows_until_a_person_answers_it(ann):
     boss()
     run = drive(make_run(BOSS, text="Send it?", owner=ann))
     request = asked(run)
-    (inbox,) = InboxMessage.objects.filter(run=run)
-    cid = inbox.body["correlation_id"] or inbox.body["id"]
+    ((_, message),) = world.inbox_after(run, 0)
+    cid = message["correlation_id"] or message["id"]
     named = f"human_reply:{cid}"
     assert (request.kind, request.text, request.to, request.signal) == ("question", "Send it?", "owner", named)
     logged = [row.result for row in journal_of(run) if row.name == "hitl.question"]
@@ -255,8 +255,8 @@ def test_a_question_of_long_ago_is_not_answered_by_its_successors_signal():
 def test_a_signal_of_the_sites_own_code_is_kept_for_the_question(ann):
     boss(to="user:bob")
     run = make_run(BOSS, owner=ann)
-    (inbox,) = InboxMessage.objects.filter(run=run)
-    name = f"human_reply:{inbox.body['correlation_id'] or inbox.body['id']}"
+    ((_, message),) = world.inbox_after(run, 0)
+    name = f"human_reply:{message['correlation_id'] or message['id']}"
 
     signal(run, name, "Known already.")
 

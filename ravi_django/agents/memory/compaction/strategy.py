@@ -23,7 +23,8 @@ class CompactionStrategy(Protocol):
     `one_to_one`: it drops no message. The last two default to False.
     """
 
-    async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]: ...
+    async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """The shorter view of `messages`, which are oldest first."""
 
 
 def checked(strategies: Iterable[Any]) -> tuple[CompactionStrategy, ...]:
@@ -61,9 +62,11 @@ class CompactionPipeline:
 
     @property
     def reach(self) -> int | None:
+        """How many of the newest messages the strategies read; None for all."""
         return reach_of(self.strategies)
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Apply the strategies in order."""
         view = normalized(messages)
         for strategy in self.strategies:
             view = await strategy.compact(view)

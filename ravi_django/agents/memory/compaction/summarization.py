@@ -67,6 +67,7 @@ class SummarizationCompaction:
         return max(READ, 4 * (self.max_messages or 0))
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """The view, with a new summary if it is above a limit. A failed model call leaves it without one."""
         recorded = _recorded()
         if not recorded and not await self._over(messages):
             return list(messages)

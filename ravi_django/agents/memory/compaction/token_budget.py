@@ -44,6 +44,7 @@ class TokenBudgetComposed:
         return max(READ, reach_of(self.strategies) or 0)
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Apply strategies until the view fits."""
         counter = TokenCounter(self.model)
         budget = self.max_tokens or max(1, int(await counter.window() * self.fraction))
         view = normalized(messages)

@@ -36,6 +36,7 @@ class SlidingWindowCompaction:
 
     @property
     def reach(self) -> int | None:
+        """How many of the newest messages it reads."""
         return self.max_messages + self._step + _LEAST_READ
 
     @property
@@ -43,6 +44,7 @@ class SlidingWindowCompaction:
         return max(1, self.max_messages // 2)
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """The system messages at the front, and the newest messages."""
         lead = self._lead(messages)
         start = self._start(messages, lead)
         head = list(messages[:lead])
@@ -129,6 +131,7 @@ class TruncationCompaction:
         self.model = model
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """The system messages at the front, and the newest messages that fit."""
         counter = TokenCounter(self.model)
         if not messages or await counter.total(messages) <= self.max_tokens:
             return list(messages)
@@ -193,6 +196,7 @@ class ToolResultCompaction:
         self.marker = marker
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """All messages; old results are cut."""
         view = (
             messages.mapped(f"trimmed:{self.max_chars}:{self.marker}", self._trimmed)
             if isinstance(messages, Transcript)
@@ -267,6 +271,7 @@ class SelectiveToolCallCompaction:
         self.keep_last = check_whole("keep_last", keep_last, least=0)
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """All messages; old calls and their results are left out."""
         index, groups = len(messages), 0
         while index and groups < self.keep_last:
             index -= 1

@@ -20,13 +20,15 @@ const RUNS = 25; // of an opened conversation, whose page has 50 messages
 const CUT = 1000; // characters of an output in a list of runs
 const LOOK = 5000; // ms between two looks for runs that began elsewhere
 
+const pageTools = () => import("./page_tools.js"); // where a page has tools
+
 class RaviChat extends HTMLElement {
   #session = null; // id of the open conversation; null for one that has not begun
   #live = null; // { run, answer, pulse, stop } during an answer
   #opened = 0; // rises with each opening: a slow response for another conversation is dropped
   #following = true; // the reader is at the end: growing text is scrolled to
   // Of buttons at messages and answers: a version of a message is opened where it stands.
-  #on = { open: (session, run) => this.open(session, session !== this.#session, run), fault: (message) => this.status.say(message, "fault") };
+  #on = { open: (session, run, isNew) => (isNew && this.#asked(run), this.open(session, session !== this.#session, run)), fault: (message) => this.status.say(message, "fault") };
   #unsent = null; // { sent, key } of a message that the server may not have
 
   connectedCallback() {
@@ -101,13 +103,16 @@ class RaviChat extends HTMLElement {
     this.sending = true;
     if (!this.#live) this.status.say(t("Sending"));
     const [mine, { talk }] = [this.#opened, this.composer];
-    const input = this.#input(text);
-    const sent = JSON.stringify(input);
-    if (this.#unsent?.sent !== sent) this.#unsent = { sent, key: newKey() };
-    const options = { idempotency_key: this.#unsent.key, session: this.#session, on_busy: (this.#live && this.#$("busy")?.value) || null };
+    const live = this.#live?.run;
     try {
+      const tools = this.#tools().map(({ handler, ...tool }) => tool);
+      const input = this.#input(text);
+      const sent = JSON.stringify([input, tools]);
+      if (this.#unsent?.sent !== sent) this.#unsent = { sent, key: newKey() };
+      const options = { idempotency_key: this.#unsent.key, session: this.#session, on_busy: (live && this.#$("busy")?.value) || null, client_tools: tools };
       const run = await this.api.submit(this.#$("agent").value, input, options);
       this.#unsent = null;
+      if (run.id !== live) await this.#asked(run.id);
       this.composer.sent(text, [].concat(input), talk);
       if (mine !== this.#opened) return run.session === this.#session ? this.open(run.session) : this.talks.show(this.#session); // the reader has moved
       const steered = run.id === this.#live?.run; // the run at work has the message
@@ -169,7 +174,8 @@ class RaviChat extends HTMLElement {
         this.#live?.pulse.frameArrived();
         if (frame.type === "board") this.#board(answer.root, frame.task);
         if (stepInWords(frame)) this.status.say(stepInWords(frame));
-        if (frame.type === "request") {
+        if (frame.type === "request" && frame.kind === "client_tool") this.#runTool(run, frame);
+        else if (frame.type === "request") {
           this.#tell("ravi-news");
           this.status.announce(t(frame.kind === "approval" ? "Asks for approval: %s" : "Asks: %s", frame.text || frame.tool));
         }
@@ -182,6 +188,22 @@ class RaviChat extends HTMLElement {
       problem = error.message;
     }
     if (!signal.aborted) this.#finish(run, answer, problem);
+  }
+
+  async #runTool(run, frame) {
+    const chat = { api: this.api, status: this.status, tools: () => this.#tools(), follows: () => this.#live?.run === run };
+    await pageTools().then(({ runTool }) => runTool(chat, run, frame)).catch((error) => this.status.say(error.message, "fault"));
+  }
+
+  // The person has asked for a run on this page.
+  async #asked(run) {
+    if (this.closest("ravi-panel")?.tools?.length) (await pageTools()).askedOn(run, location.href);
+  }
+
+  #tools() {
+    const tools = this.closest("ravi-panel")?.tools ?? [];
+    if (!Array.isArray(tools)) throw new TypeError("`tools` of <ravi-panel> must be an array of { name, description, parameters, handler }.");
+    return tools;
   }
 
   // Stop to follow, whether or not the answer has ended.

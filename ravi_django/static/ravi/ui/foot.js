@@ -30,7 +30,7 @@ function again(api, run, on) {
   const key = newKey(); // a second press opens the same fork
   return action(t("Answer again"), "quiet", on, async () => {
     const fork = await api.post(`runs/${run.id}/fork/`, { after_seq: 1, idempotency_key: key });
-    on.open(fork.session, fork.id);
+    on.open(fork.session, fork.id, true);
   });
 }
 

@@ -6,7 +6,7 @@ import { setWords, stepInWords, t } from "./words.js";
 
 const PAUSE = 700; // ms at least between two looks at the server
 const GROW = 5000; // ms: the bars of what runs grow
-const QUIET = new Set(["text.delta", "reasoning.delta"]); // frames that change no row
+const QUIET = new Set(["text.delta", "reasoning.delta", "arguments.delta"]); // frames that change no row
 
 const STATES = { lost: "Reconnecting… The run continues.", polled: "This server has no live connection. The page asks for news repeatedly." };
 

@@ -141,6 +141,7 @@ export class Answer {
   }
 
   #request(frame) {
+    if (frame.kind === "client_tool") return; // for the page: the card of the tool shows the call
     if (this.requests.has(frame.id)) return this.requests.get(frame.id).open(frame); // again, after a retry
     const card = new RequestCard(this.api, frame, this.inbox);
     this.requests.set(frame.id, card);

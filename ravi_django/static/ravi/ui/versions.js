@@ -7,7 +7,7 @@ import { said, textOf } from "./transcript.js";
 import { t } from "./words.js";
 
 export class Versions {
-  // Calls `on.open(session, run)` for another version, and `on.fault(message)`.
+  // Calls `on.open(session, run, isNew)` for another version, and `on.fault(message)`.
   constructor(api, on) {
     this.api = api;
     this.on = on;
@@ -79,7 +79,7 @@ export class Versions {
       if (!text) return;
       const others = (input ?? []).filter((block) => block.type !== "text");
       const fork = await this.api.post(`runs/${run.id}/fork/`, { input: [...others, { type: "text", text }], idempotency_key: key });
-      this.on.open(fork.session, fork.id);
+      this.on.open(fork.session, fork.id, true);
     });
     field.value = textOf(input);
     field.setAttribute("aria-label", t("Message"));

@@ -67,6 +67,7 @@ class Item:
         return digest_of([self.title, self.text, self.author, self.extra])
 
     def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
         return asdict(self)
 
 
@@ -253,9 +254,11 @@ def check_polled(polled: Any) -> Polled:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
+    """The result of a poll."""
+
     items: Sequence[Item] = ()  # oldest first; items that were delivered before are recognized by their identity
     etag: str | None = None  # sent with the next poll; None: unchanged
-    modified: str | None = None
+    modified: str | None = None  # the header Last-Modified, sent with the next poll; None: unchanged
     wait_s: float = 0.0  # the server's shortest time to the next poll, in seconds; used when it exceeds `every_s`
     location: str = ""  # the source has moved here permanently
     note: str = ""  # shown as the source's error although nothing failed

@@ -56,6 +56,7 @@ class InformationAgent(NewsAgent):
         self.handle = handle
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Publish each new item of the inbox, and wait for the next ones."""
         state: dict[str, Any] = ctx.state or {}
         handled = 0
         for message in inbox:

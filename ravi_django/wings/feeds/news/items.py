@@ -42,9 +42,11 @@ OUTSIDE = (
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    title: str = ""
+    """One news item, as an agent of news reads it."""
+
+    title: str = ""  # one line
     url: str = ""  # http or https, else empty
-    text: str = ""
+    text: str = ""  # the content; JSON of `data`, if the item has none
     source: str = ""  # the name of the feed or site
     data: dict[str, Any] = field(default_factory=dict)  # the whole item, unchanged
     topic: str = ""  # the topic of its publication, or ""

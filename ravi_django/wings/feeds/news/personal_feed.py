@@ -42,7 +42,7 @@ class PersonalFeedAgent(NewsAgent):
     Further keywords: see NewsAgent. Raises InvalidInputError that names the parameter.
     """
 
-    public_signals: frozenset[str] = frozenset({NEW_ITEM})
+    public_signals: frozenset[str] = frozenset({NEW_ITEM})  # that the owner of a run may send over REST
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class PersonalFeedAgent(NewsAgent):
         self.every_s = check_whole("every_s", seconds_of(every_s), 0)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        """Rate each item of the followed topics, and wait for the next ones."""
         state: dict[str, Any] = ctx.state or {}
         ends = ctx.state is None and is_asked(ctx, inbox)
         is_delivery = bool(inbox) and all(message.is_broadcast for message in inbox)

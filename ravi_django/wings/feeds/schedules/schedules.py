@@ -257,10 +257,11 @@ def next_ticks(schedule: Schedule, n: int = 5) -> list[datetime]:
     return timetable(schedule).next(clock.present(), n)
 
 
-def run_now(schedule: Schedule) -> Run:
-    """Submit a run of the schedule now, without a tick. Raises what `submit` does, and ForbiddenError when the owner is
-    not active."""
-    return submit_for(schedule)[0]
+def run_now(schedule: Schedule | UUID | str) -> Run:
+    """Submit a run of the schedule now, without a tick. Raises what `submit` does, NotFoundError, and ForbiddenError
+    when the owner is not active."""
+    with transaction.atomic():
+        return submit_for(schedule if isinstance(schedule, Schedule) else find(schedule))[0]
 
 
 def submit_for(

@@ -166,7 +166,7 @@ def add_source(
     session: Session | UUID | None = None,
 ) -> Source:
     """Deliver new items of `location` to `agent`, as a run of `user` (None: the system) in `session`, or in a session
-    that the first item creates. `kind` is feed, webhook or adapter; docs/sources.md has their options.
+    that the first item creates. `kind` is feed, webhook or adapter; docs/reference/source-rules.md has their options.
 
     Raises InvalidInputError, whose `field` names what is wrong; nothing is written then.
     """

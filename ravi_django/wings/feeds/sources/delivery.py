@@ -266,7 +266,7 @@ def _boot(source: Source, body: dict[str, Any], key: str) -> dict[str, Any]:
         payload=DataPayload(data=body),
         correlation_id=str(source.home_id),
     )
-    return message.model_dump(mode="json")
+    return message.to_json()
 
 
 def _set_home(source: Source, session_id: Any) -> None:

@@ -283,10 +283,11 @@ def unread_in(source: Source, session_id: UUID) -> Unread:
 def _untouched(run_id: UUID) -> dict[str, Any] | None:
     if not Run.objects.filter(_UNTOUCHED, id=run_id).exists():
         return None
-    body = InboxMessage.objects.filter(run_id=run_id).order_by("id").values_list("body", flat=True).first() or {}
+    messages = InboxMessage.objects.filter(run_id=run_id).order_by("id").values_list("message_id", "body")
+    id, body = messages.first() or ("", {})
     payload = body.get("payload") or {}
     is_item = payload.get("kind") == "data" and "source_id" in (payload.get("data") or {})
-    return body if is_item else None
+    return {"id": id, **body} if is_item else None
 
 
 def take_first(unread: Unread) -> tuple[str, Any]:

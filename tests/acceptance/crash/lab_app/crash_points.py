@@ -180,7 +180,7 @@ def _around_statement(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _acknowledge(lease: Any, entries: Any) -> None:
-    rows = [str(entry.id) for entry in entries]
+    rows = [f"{entry.seq} {entry.path}" for entry in entries]
     ledger.note("rows", ledger.ACKNOWLEDGED, run=str(lease.run_id), rows=rows)
 
 

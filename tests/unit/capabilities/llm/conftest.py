@@ -73,16 +73,31 @@ def echo(text: str = "nothing") -> str:
 
 
 @pytest.fixture
-def play(settings: Any):
-    """`play(provider, model)`: the run of an agent at this provider."""
+def begin(settings: Any):
+    """`begin(provider, model)`: submit a run to an agent at this provider."""
     load_litellm()  # a first import may take longer than a run may
     settings.RAVI = {**settings.RAVI, "ENGINE": None}
 
-    def played(provider: Provider, model: str = "openai/gpt-x", retry: RetryPolicy = ONCE, **options: Any) -> Run:
+    def begun(
+        provider: Provider,
+        model: str = "openai/gpt-x",
+        retry: RetryPolicy = ONCE,
+        key: str = "streams",
+        **options: Any,
+    ) -> Run:
         base = provider.url if model.startswith("anthropic") else f"{provider.url}/v1"
         client = LLMFactory(model, "a-key-of-the-test", api_base=base, retry=retry).build()
-        agent = register(ReActAgent("streams", model=client, tools=[echo], **options), replace=True)
-        run = submit(agent, "hi")
+        return submit(register(ReActAgent(key, model=client, tools=[echo], **options), replace=True), "hi")
+
+    return begun
+
+
+@pytest.fixture
+def play(begin: Any):
+    """`play(provider, model)`: the run of an agent at this provider."""
+
+    def played(*args: Any, **options: Any) -> Run:
+        run: Run = begin(*args, **options)
         run_until_idle()
         run.refresh_from_db()
         return run

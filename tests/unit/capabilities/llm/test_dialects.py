@@ -113,7 +113,7 @@ def test_every_history_is_accepted(name: str) -> None:
         base = server.url if name.startswith(("anthropic", "gemini")) else f"{server.url}/v1"
         model = LLMFactory(name, "a-key-of-the-test", api_base=base).build()
 
-        @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
         @given(histories())
         def accepted(messages: list[ChatMessage]) -> None:
             server.refused.clear()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from ravi_django.calls.llm import LLMFactory
 from ravi_django.calls.llm.loading import load_litellm
 from ravi_django.kernel import RetryPolicy
 from ravi_django.kernel.content import ImageBlock, TextBlock
+from ravi_django.models import Run
 from ravi_django.testing import run_until_idle
+from tests.support.cases import case
 from tests.support.providers import (
     Checker,
     Document,
@@ -103,13 +106,45 @@ FAMILIES = {
         "Thought of DeepSeek.",
     ),
 }  # fmt: skip
+RING = [*FAMILIES, next(iter(FAMILIES))]
 
 
-@pytest.mark.parametrize(("first", "second"), list(permutations(FAMILIES, 2)))
-def test_each_family_continues_the_turn_of_each_other(first: str, second: str, settings: Any) -> None:
-    """Calls of the first model, then of the second, which also ends the turn; a message to each of both afterwards."""
+def ask(model: Any, session: Any) -> Run:
+    agent = ReActAgent("handover", model=model, tools=[echo, chart], result_model=Parcel)
+    run = submit(register(agent, replace=True), [ImageBlock(data=PNG), TextBlock(text="look")], session=session)
+    run_until_idle()
+    run.refresh_from_db()
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _loaded(settings: Any) -> None:
     settings.RAVI = {**settings.RAVI, "ENGINE": None}
     load_litellm()
+
+
+def test_each_family_reads_the_turns_of_all_others() -> None:
+    """One conversation, in which each answers twice."""
+    with ExitStack() as stack:
+        servers = {
+            name: stack.enter_context(Provider(one.calls, one.result, checker=one.checker))
+            for name, one in FAMILIES.items()
+        }
+        session = None
+        for name in [*FAMILIES] * 2:
+            with case(name):
+                run = ask(FAMILIES[name].at(servers[name]), session)
+                assert (run.output, servers[name].refused) == ('{"order":3}', []), run.error
+                session = run.session_id
+    secrets = {one.secret for one in FAMILIES.values() if one.secret}
+    for name, server in servers.items():
+        seen = {secret for secret in secrets if secret in str(server.requests[-1])}
+        assert (len(server.requests), seen) == (3, {FAMILIES[name].secret} - {""}), name
+
+
+@pytest.mark.parametrize(("first", "second"), [*pairwise(RING), *pairwise(reversed(RING))])
+def test_a_family_continues_the_turn_of_another(first: str, second: str) -> None:
+    """Calls of the first model, then of the second, which also ends the turn; a message to each of both afterwards."""
     one, two = FAMILIES[first], FAMILIES[second]
     with (
         Provider(one.calls, BUSY, BUSY, one.result, checker=one.checker) as here,
@@ -120,10 +155,7 @@ def test_each_family_continues_the_turn_of_each_other(first: str, second: str, s
         chain.models = models
         session = None
         for model in (chain, *models):
-            agent = ReActAgent("handover", model=model, tools=[echo, chart], result_model=Parcel)
-            run = submit(register(agent, replace=True), [ImageBlock(data=PNG), TextBlock(text="look")], session=session)
-            run_until_idle()
-            run.refresh_from_db()
+            run = ask(model, session)
             assert (run.output, here.refused, there.refused) == ('{"order":3}', [], []), run.error
             session = run.session_id
     assert [len(here.requests), len(there.requests)] == [4, 3]
