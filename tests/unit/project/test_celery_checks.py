@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from django.apps import apps
 from django.contrib.auth.models import Group
 from django.core import checks, mail
@@ -40,7 +41,7 @@ def in_use(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     settings.RAVI = {**settings.RAVI, "ENGINE": None, "LIMITS": None}
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer"}}
     settings.CELERY_BROKER_URL = None
-    settings.CELERY_BEAT_SCHEDULE = {}
+    del settings.CELERY_BEAT_SCHEDULE  # celery before 5.6 reads it before the configuration
     app.conf.update(broker_write_url=BROKER, beat_schedule={"sweep": SWEEP})
     return app.conf
 
@@ -128,10 +129,10 @@ def test_a_schedule_of_a_beat_app_is_not_asked_for(in_use: Any, monkeypatch: pyt
     assert found() == []
 
 
-def test_a_site_that_does_not_load_its_celery_app(in_use: Any, settings: Any) -> None:
+def test_a_site_that_does_not_load_its_celery_app(in_use: Any, settings: Any, monkeypatch: Any) -> None:
     settings.CELERY_BROKER_URL = BROKER
     assert found() == []
-    in_use.broker_url = in_use.broker_write_url = None
+    monkeypatch.setattr("celery.current_app", Celery(set_as_current=False))
     (message,) = [message for message in checks.run_checks(tags=["ravi"]) if message.id == "ravi.W007"]
     assert message.msg == "the web process does not load your Celery app"
     assert message.hint == "from .celery import app as celery_app, in project/__init__.py"
