@@ -53,7 +53,7 @@ def whole(session: nox.Session, django: str) -> None:
 
 
 def install(session: nox.Session, django: str) -> None:
-    constraints = Path(session.create_tmp()) / "constraints.txt"
+    constraints = Path(session.virtualenv.location) / "constraints.txt"  # `create_tmp` would move the tests' folders
     lines = lowest() if django == LOWEST else [f"django=={django}.*"]
     constraints.write_text("".join(f"{line}\n" for line in lines))
     session.run("python", "-m", "pip", "uninstall", "--yes", "--quiet", "django-admin-agent", silent=True)  # see below

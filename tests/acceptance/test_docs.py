@@ -78,9 +78,9 @@ world.replace("background_hint", lambda task, *args: None)
 eve = User.objects.create_user("eve")
 news.subscribe(eve)
 news.subscribe(eve)
-news.announce("Ferries are back")
-news.announce("Ferries are back")
-news.announce("Ferries have delays")
+news.announce("Ferries are back", "1")
+news.announce("Ferries are back", "1")
+news.announce("Ferries have delays", "2")
 submit("information/harbour", "A long story of a bridge")
 run_until_idle()
 for publication in Publication.objects.order_by("id"):
@@ -102,16 +102,16 @@ def test_the_docs_reader_keeps_what_its_user_prefers(site: Path) -> None:
 
 
 TYPED = """
-import shop.complaints, shop.parcels
+import shop.letter_types, shop.letters
 run = submit("react/parcels", "Order 7 has not come to Bern.")
-complaint = shop.complaints.read_complaint("Where is order 7?")
+complaint = shop.letter_types.read_complaint("Where is order 7?")
 run_until_idle()
 print(repr(run.result()), repr(complaint.result()))
 """
 
 
 def test_the_docs_typed_agent_answers_in_its_form(site: Path) -> None:
-    for name in ("shop/parcels.py", "shop/complaints.py"):
+    for name in ("shop/letters.py", "shop/letter_types.py"):
         (site / name).write_text(Page("typed-results").code(name))
 
     def script(body: Body) -> Reply:
@@ -128,9 +128,9 @@ def test_the_docs_typed_agent_answers_in_its_form(site: Path) -> None:
 
 
 ROWS = """
-import shop.archive, shop.support
-print(shop.support.make_support().version, shop.support.make_support().version)
-run = shop.support.ask_support("When are you open on Sunday?")
+import shop.archive, shop.agents.support as support
+print(support.make_support().version, support.make_support().version)
+run = support.ask_support("When are you open on Sunday?")
 run_until_idle()
 run.refresh_from_db()
 print(run.status, run.agent_version, run.output)

@@ -79,7 +79,7 @@ def _relay() -> None:
 
 
 def test_the_pages_sale_is_told_in_its_transaction() -> None:
-    sell = PAGE.run("shop/orders.py")["sell"]
+    sell = PAGE.run("shop/sales.py")["sell"]
     sell(SimpleNamespace(pk=7, amount=3, save=lambda: None))
     with pytest.raises(RuntimeError):
         sell(SimpleNamespace(pk=8, amount=3, save=_fails))

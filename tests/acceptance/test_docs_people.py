@@ -47,7 +47,7 @@ def test_the_pages_settings_pass_the_checks(site: dict[str, Any]) -> None:
 
 
 def test_the_pages_payment_is_asked_for_and_its_rules_hold(site: dict[str, Any], django_user_model: Any) -> None:
-    pay, receivers = PEOPLE.run("shop/payments.py")["pay"], Page("signals").run("shop/receivers.py")
+    pay, receivers = PEOPLE.run("shop/paying.py")["pay"], Page("signals").run("shop/receivers.py")
     fay, other = (django_user_model.objects.create_user(name) for name in ("fay", "other"))
     for user, tenant in ((fay, "tenant-acme"), (other, "tenant-none")):
         user.groups.add(Group.objects.get_or_create(name="finance")[0], Group.objects.get_or_create(name=tenant)[0])
@@ -89,7 +89,7 @@ def test_the_payment_waits_and_is_made_as_a_person_says(django_user_model, capsy
     ann = django_user_model.objects.create_user("ann")
     ann.groups.add(Group.objects.create(name="finance"))
     owner = django_user_model.objects.create_user("owner")
-    APPROVALS.run("shop/payments.py")
+    APPROVALS.run("shop/suppliers.py")
     shop = APPROVALS.run("shop/decide.py")
     run = shop["order"](owner)
     run_until_idle()
@@ -128,7 +128,7 @@ def test_the_handler_decides(call: Any, decided: Any) -> None:
 )
 def test_code_asks_by_itself(django_user_model, action: str, output: str) -> None:
     ann = django_user_model.objects.create_user("ann", is_staff=True)
-    Page("approval-code").run("shop/deploying.py")
+    Page("approval-code").run("shop/agents/deploying.py")
     run = submit("shop/deployer", "go")
     run_until_idle()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -32,7 +34,8 @@ ITEM = "<item><title>{0}</title><link>https://example.org/{0}</link></item>"
 
 
 class Reader:
-    id = AgentId("test", "reader")
+    def __init__(self, address: str) -> None:
+        self.id = AgentId.parse(address)
 
     async def run(self, ctx: Any, inbox: Any) -> str:
         return ""
@@ -42,7 +45,8 @@ class Reader:
 def site(monkeypatch: pytest.MonkeyPatch) -> None:
     world.silence(monkeypatch, "background_hint")
     world.patch(monkeypatch, "adapters_by_kind", {})
-    world.register(Reader())
+    for address in ("test/reader", "react/helper", "personal_feed/reader"):
+        world.register(Reader(address))
 
 
 @pytest.fixture
@@ -56,6 +60,7 @@ def told() -> list[dict[str, Any]]:
 
 
 def test_the_senders_code_is_understood(user: Any) -> None:
+    PAGE.run("shop/agents/reader.py")
     place, secret = HOOKS.run("shop/hooks.py")["add_alerts"](user)
     body = json.dumps({"event": {"id": "e1", "what": "down", "host": "a"}, "other": 1}).encode()
     headers = HOOKS.run("sender.py")["signed"](secret, body)
@@ -70,8 +75,10 @@ def test_the_senders_code_is_understood(user: Any) -> None:
     assert [(one["id"], one["title"], one["extra"]) for one in told()] == [("e1", "down", {"event.host": "a"})]
 
 
-def test_the_pages_receiver_publishes_a_save_with_its_transaction(user: Any) -> None:
-    names = PAGE.run("shop/invoices.py")
+def test_the_pages_receiver_publishes_a_save_with_its_transaction(user: Any, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "shop.models", models := ModuleType("shop.models"))
+    models.Invoice = Invoice  # type: ignore[attr-defined]
+    names = PAGE.run("shop/agents/invoices.py")
     names["subscribe"](user)
     try:
         with transaction.atomic():
@@ -87,7 +94,7 @@ def test_the_pages_receiver_publishes_a_save_with_its_transaction(user: Any) -> 
 
 
 def test_the_pages_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = PAGE.run("shop/folder.py")
+    names = PAGE.run("shop/agents/folder.py")
     monkeypatch.setitem(names, "FOLDER", tmp_path)
     (tmp_path / "done").mkdir()
     names["set_up"]()
@@ -96,7 +103,7 @@ def test_the_pages_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         run_now(Schedule.objects.get())
         run_until_idle()
 
-    bodies = InboxMessage.objects.filter(run__agent="test/reader").order_by("id").values_list("body", flat=True)
+    bodies = InboxMessage.objects.filter(run__agent="react/helper").order_by("id").values_list("body", flat=True)
     assert [str(body).count("Hello again") for body in bodies] == [0, 1] and (tmp_path / "done" / "a.txt").exists()
 
 
@@ -134,7 +141,7 @@ def x_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_the_pages_adapter_reads_its_server(x_server: str, user: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = Page("adapters").run("shop/x_source.py")
+    names = Page("adapters").run("shop/agents/x_source.py")
     assert adapter.find_source_adapter("x")
     adapter.register_source_adapter("x", names["XSearch"](x_server))
     source = world.add_source("adapter", "x", "test/reader", user=user, options={"query": "django"})
@@ -158,8 +165,8 @@ def test_the_pages_adapter_reads_its_server(x_server: str, user: Any, monkeypatc
 
 def test_the_reader_gets_items_until_the_end(user: Any, settings: Any) -> None:
     settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"]}
-    PAGE.run("reader/agents.py")
-    source = PAGE.run("reader/feeds.py")["read_news"](user)
+    PAGE.run("shop/agents/reader.py")
+    source = PAGE.run("shop/feeds.py")["read_news"](user)
     assert (source.location, source.every_s) == ("https://example.org/feed.xml", 900)
 
     with serving() as server:

@@ -33,7 +33,7 @@ NOT_SHOWN = ("script", "style", "pre", "code", "textarea")  # the last three are
 SHAPE = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d+")
 WORD = re.compile(r"[^\W\d_]{3,}")
 NOT_OURS = {"Auth", "Token", "Tokens", "Demo", "site", "Invoices", "Search", "True", "False", "assistant"}
-OF_OLD_DJANGO = {"Add link", "Change or view list link", "Model name"}  # Django 5.2.2 has them in English alone
+OF_DJANGO = {"Add link", "Change or view list link", "Model name", "- Select an option -"}  # not in German
 SAME = {  # in both languages
     *("Adapter", "Admin", "Agent", "Budget", "Code", "Cron", "Digest", "Feed", "Filter", "Generation", "Hook", "JSON"),
     *("Journal", "Median", "Name", "Phase", "Release", "Revision", "SHA", "Signal", "Start", "Status", "Text"),
@@ -113,7 +113,7 @@ def english_left(english: str, german: str, known: set[str]) -> list[str]:
     """The texts that are the same on both pages, less what rows hold and what is German too. A row's status alone is
     no such text."""
     fine = SAME | NOT_OURS
-    both = (texts(english) & texts(german)) - OF_OLD_DJANGO
+    both = (texts(english) & texts(german)) - OF_DJANGO
     return sorted(text for text in both if set(WORD.findall(text)) - known - fine or text in ROW_VALUES - fine)
 
 

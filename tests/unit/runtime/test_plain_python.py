@@ -130,7 +130,7 @@ def test_the_pages_tool_shows_how_far_it_is() -> None:
 
 def test_the_pages_view_saves_its_row_and_submits_or_neither() -> None:
     register(ReActAgent("helper", model=ScriptedModel(["Read."])), replace=True)
-    complain = Page("start-runs").run("shop/complaints.py")["complain"]
+    complain = Page("start-runs").run("shop/filing.py")["complain"]
     order = SimpleNamespace(pk=7, customer=User.objects.create(username="ada"), save=lambda: None)
 
     run = complain(order, "It is late.")
