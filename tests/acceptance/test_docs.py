@@ -220,7 +220,7 @@ def test_the_docs_tools_book_and_read(site: Path) -> None:
 
 
 FLOWS = """
-import shop.cases, shop.desk, shop.inbox
+import shop.cases, shop.agents.desk, shop.inbox
 from ravi_django.models import HumanRequest, Run
 def drive(run, answer):
     run_until_idle()
