@@ -96,7 +96,7 @@ def write() -> None:
     drive(new("lost"), dies=2)
     new("pending", "echo", "soon")
     emit("news/corpus", "news")
-    for entry in JournalEntry.objects.exclude(trace=None):
+    for entry in JournalEntry.objects.filter(trace__isnull=False):
         entry.trace = json.loads(json.dumps(entry.trace).replace(f"{ROOT}/", ""))
         entry.save(update_fields=["trace"])
 

@@ -123,7 +123,7 @@ def test_a_site_without_pages_shows_the_fields_of_a_run_and_its_entries(root, dr
 
     text = words(page(root, f"/admin/ravi/run/{run.pk}/change/"))
 
-    of_run = ("Output: It is done.", "Status: Completed", "Agent: react/scripted")
+    of_run = ("Output: It is done.", "Status: Completed", "Session: Do it")
     for part in (*of_run, "Kind: llm.call", "Name: scripted"):
         assert part in text, part
 

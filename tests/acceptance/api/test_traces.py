@@ -55,7 +55,7 @@ def failed(user: Any, server: str, key: str, worker: None, settings: Any) -> tup
 
 
 def test_a_trace_is_on_the_rows_of_the_tool_and_of_the_run(failed: tuple[Run, Any]) -> None:
-    rows = {row.kind: row.trace for row in failed[0].journal.exclude(trace=None)}
+    rows = {row.kind: row.trace for row in failed[0].journal.filter(trace__isnull=False)}
 
     assert rows.keys() == {"tool.call", "run.failed"}
     assert len(rows["tool.call"]) == 30 and {frozenset(frame) for trace in rows.values() for frame in trace} == {
