@@ -40,7 +40,7 @@ from ravi_django.runs.submit import submit_once
 log = logging.getLogger("ravi.worker")
 
 LOOK_S = 1.0  # how often `Runtime.result` reads the row of a run
-RELEASE_S = 1.0  # for leases to be released when the process ends
+RELEASE_S = 3.0  # for leases to be released when the process ends
 
 
 class Worker:

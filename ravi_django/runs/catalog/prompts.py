@@ -16,6 +16,7 @@ from django.utils.translation import gettext_noop as _
 from ravi_django.agents.spec.spec import AgentSpec
 from ravi_django.engine.lease.state import RunState
 from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.kernel.json_values import parsed
 from ravi_django.runs.catalog.prompt_engine import RenderError, SealedTemplate
 from ravi_django.users import name_of
 
@@ -170,7 +171,7 @@ def _json(name: str, value: Any, field: str = "") -> Any:
     if value is None:
         return ""
     try:
-        return json.loads(json.dumps(value, allow_nan=False))
+        return parsed(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         message = f"{field}: {error}; use text, numbers, true, false, lists and objects"
         raise InvalidInputError(message, field=field) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import socket
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -103,9 +104,7 @@ class Site:
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Straight from the database."""
         if self.database.startswith("sqlite"):
-            import sqlite3
-
-            with sqlite3.connect(self.database.removeprefix("sqlite:///")) as connection:
+            with closing(sqlite3.connect(self.database.removeprefix("sqlite:///"))) as connection:
                 return connection.execute(sql).fetchall()
         with psycopg.connect(self.database) as connection:
             return connection.execute(sql).fetchall()
