@@ -51,9 +51,7 @@ class Threads:
                 raise RuntimeError(f"the threads {self._name} are closed")
             if self._idle:
                 self._idle.pop().calls.put(call)
-            elif self._has_room:
-                self._make(call)
-            else:
+            elif not self._has_room or not self._makes(call):
                 self._waiting.append(call)
 
     @property
@@ -64,6 +62,17 @@ class Threads:
     @property
     def _has_room(self) -> bool:
         return self._made < self._size
+
+    def _makes(self, call: Call) -> bool:
+        """False if no thread can be started: the others then make the call. So it is while the interpreter ends, from
+        Python 3.12 on."""
+        try:
+            self._make(call)
+        except RuntimeError:
+            if not self._made:
+                raise
+            return False
+        return True
 
     def _make(self, call: Call) -> Thread:
         thread = Thread(self, f"{self._name}_{self._made + 1}", call)
@@ -134,9 +143,12 @@ class Call:
 
 
 async def on_thread(function: Callable[[], Any]) -> None:
-    """`asyncio.to_thread`, which works also while the interpreter ends."""
+    """`asyncio.to_thread`, which works also while the interpreter ends: from Python 3.12 on it holds the loop then."""
     call = Call(function)
-    threading.Thread(target=call.perform, name="ravi-end", daemon=True).start()
+    try:
+        threading.Thread(target=call.perform, name="ravi-end", daemon=True).start()
+    except RuntimeError:
+        call.perform()
     await call.future
 
 
