@@ -165,7 +165,7 @@ def test_big_results_come_back_from_their_blobs(clock):
 
 
 def test_a_step_behind_a_takeover_looks_at_no_more_of_a_longer_journal(clock):
-    looked = {}  # by recorded calls: what one new step executes in the journal's module
+    looked = {}  # by recorded calls: the lines that one new step executes in the journal's module
 
     @tool(effect="at_most_once")
     async def step(number: int) -> int:
@@ -181,9 +181,9 @@ def test_a_step_behind_a_takeover_looks_at_no_more_of_a_longer_journal(clock):
                 await ctx.tool("step", number=number)
             if len(leases) == 2:
                 await ctx.tool("step", number=-1)  # the first one sums up what the run has spent
-                with counted_in(check_identity.__code__.co_filename) as opcodes:
+                with counted_in(check_identity.__code__.co_filename) as lines:
                     await ctx.tool("step", number=recorded)
-                looked[recorded] = len(opcodes)
+                looked[recorded] = len(lines)
 
         code(story, tools=[step])
         assert take_over(clock, drive(make_run(), dies="end")).status == Status.COMPLETED
@@ -196,21 +196,20 @@ def test_a_step_behind_a_takeover_looks_at_no_more_of_a_longer_journal(clock):
 
 @contextmanager
 def counted_in(file):
-    """The opcodes that this thread executes in a file's functions."""
-    opcodes = []
+    """The lines that this thread executes in a file's functions; each turn of a loop is one."""
+    lines = []
 
     def trace(frame, event, arg):
         if frame.f_code.co_filename != file:
             return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            opcodes.append(frame.f_lasti)
+        if event == "line":
+            lines.append(frame.f_lineno)
         return trace
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        yield opcodes
+        yield lines
     finally:
         sys.settrace(before)
 
