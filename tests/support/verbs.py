@@ -51,7 +51,7 @@ engine.db.claim_order: claim_at MOST_OPEN
 engine.db.clock: clock_after=after clock_fixed=fixed now schedules_present=present
 engine.db.connections: OWN_CONNECTIONS_SHAPES=SHAPES
 engine.db.postgres: postgres_execute=execute
-engine.db.threads: CLOSE_S DatabaseThreads forget_readers DATABASE_REPEAT_S=REPEAT_S DATABASE_RETRY_S=RETRY_S
+engine.db.threads: CLOSE_S DatabaseThreads forget_readers DATABASE_REPEAT_S=REPEAT_S DATABASE_RETRY_S=RETRY_S on_thread
     with_retry
 engine.worker.context: DurableContext
 engine.worker.drive: Active

@@ -68,6 +68,10 @@ class ToolThreads(Threads):
     def _has_room(self) -> bool:
         return self._live < self._size and self._live + self._lost < self._size * (1 + LOST_PER_THREAD)
 
+    @property
+    def _serving(self) -> int:
+        return self._live
+
     def _make(self, call: Call) -> Thread:
         thread = super()._make(call)
         self._live += 1

@@ -69,10 +69,15 @@ class Threads:
         try:
             self._make(call)
         except RuntimeError:
-            if not self._made:
+            if not self._serving:
                 raise
             return False
         return True
+
+    @property
+    def _serving(self) -> int:
+        """How many threads take calls."""
+        return self._made
 
     def _make(self, call: Call) -> Thread:
         thread = Thread(self, f"{self._name}_{self._made + 1}", call)

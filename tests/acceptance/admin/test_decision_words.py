@@ -277,9 +277,9 @@ def test_an_odd_value_of_a_filter_is_no_fault() -> None:
 
 
 def test_the_badge_in_a_sites_own_base_is_as_the_docs_say(rf: Any) -> None:
-    told = (ROOT / "docs/howto/inbox.md").read_text().split("```html\n")[-1].split("```")[0]
+    code = (ROOT / "docs/howto/inbox.md").read_text().split("```html\n")[-1].split("```")[0]
 
-    html = Template(told).render(RequestContext(rf.get("/admin/"), {}))
+    html = Template(code).render(RequestContext(rf.get("/admin/"), {}))
 
     for part in (f'data-inbox="{INBOX}"', 'data-socket="/ws/ravi/requests/"', 'src="/static/ravi/requests.js"'):
         assert part in html

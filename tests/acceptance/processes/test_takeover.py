@@ -134,7 +134,7 @@ def test_a_worker_that_is_asked_to_leave_hands_over(site: Site, workers: list[Wo
             about.release()
         run = site.completed(run_id, DRAIN_S + MARGIN_S)
         handed_over = time.monotonic() - asked_at
-        heir.wait_for("Task ravi.run[", BOUND_S, times=hints + 1)  # the leaver told
+        heir.wait_for("Task ravi.run[", BOUND_S, times=hints + 1)  # from the worker that leaves
         assert leaver.wait_ended(seconds(10)) == 0  # the interpreter takes its time to end
     about.release()
     last_words = leaver.text[said_before:]

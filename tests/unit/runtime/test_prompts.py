@@ -257,7 +257,7 @@ def test_texts_and_values_have_a_largest_size() -> None:
     assert refusal("{{ x }}{{ x }}", {"x": "y" * 60_000}).field == "system_instructions"
     assert refusal("hi", {"x": "y" * 300_000}).field == "variables"
     deep: Any = []
-    for _ in range(5000):
+    for _ in range(250):  # Python and PostgreSQL would take it
         deep = [deep]
     assert refusal("{{ x }}", {"x": deep}).field == "variables.x"
     nested = "{% if x %}" * 5000 + "{% endif %}" * 5000

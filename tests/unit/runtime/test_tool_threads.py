@@ -91,6 +91,31 @@ def test_a_lost_thread_is_replaced_and_told_and_those_that_come_back_do_not_add_
     assert [record.action for record in caplog.records] == ["tool.thread_lost"] * 3
 
 
+def test_without_a_new_thread_one_at_work_makes_the_call_and_a_lost_one_keeps_nobody_waiting(held, monkeypatch):
+    """From Python 3.12 on none is started while the interpreter ends."""
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    async def story():
+        pool, begun, go = ToolThreads(2), threading.Event(), threading.Event()
+        first = asyncio.ensure_future(pool.run(lambda: (begun.set(), go.wait(BOUND_S))))
+        await auntil(begun.is_set)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        second = asyncio.ensure_future(pool.run(lambda: "ran"))
+        await asyncio.sleep(0)
+        go.set()
+        await first
+        await world.on_thread(go.clear)
+        assert (await second, go.is_set()) == ("ran", False)
+
+        await hang(pool, held)
+        with pytest.raises(RuntimeError, match="can't start"):
+            await pool.run(lambda: "ran")
+
+    in_loop(story)
+
+
 def test_a_call_given_up_before_it_began_is_not_made(held, ran):
     async def story():
         pool = ToolThreads(1)
